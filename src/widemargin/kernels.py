@@ -47,8 +47,8 @@ def _inner(X: np.ndarray, Z: np.ndarray) -> np.ndarray:
     K = X @ Z.T
     top = max(float(np.abs(X).max()), float(np.abs(Z).max()), 1e-300)
     U, V = (A / top / np.linalg.norm(A / top, axis=1, keepdims=True).clip(1e-300) for A in (X, Z))
-    for i, row in enumerate(U):
-        c = V @ row
+    cosines = U @ V.T
+    for i, (row, c) in enumerate(zip(U, cosines)):
         t = np.arccos(c.clip(-1, 1))
         near = np.flatnonzero(np.abs(c) > STEEP)
         if len(near):

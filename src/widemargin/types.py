@@ -42,6 +42,7 @@ F1_CONVERSIONS = {
     "M5": 1.0,  # l1-normalised outer weights
     "M6": 0.5,  # balanced (a, b) directions
 }
+TOGETHER = 2**23  # features of a network's neurons at a time
 MULTICLASS_CONVERSIONS = {"MT2": 0.5}  # of several classes: MT's gamma*, all parameters in one Euclidean norm
 
 
@@ -108,7 +109,11 @@ class Measure:
         return self.space.phi(extend(X, bias=self.bias) @ self.theta.T)
 
     def __call__(self, X: ArrayLike) -> np.ndarray:
-        return self.features(X) @ self.mass  # (n,)
+        points, phi = extend(X, bias=self.bias), self.space.phi
+        rows = max(1, TOGETHER // max(1, len(self.mass)))  # the features of all points may not fit into memory
+        starts = range(0, len(points), rows)
+        parts = [phi(points[start : start + rows] @ self.theta.T) @ self.mass for start in starts]
+        return np.concatenate(parts or [np.zeros(0)])  # (n,)
 
     @property
     def norm(self) -> float:

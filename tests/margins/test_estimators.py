@@ -292,3 +292,23 @@ def test_in_a_pipeline():
 def test_both_begin_in_the_same_space():
     assert MaxMarginClassifier().space == MinNormRegressor().space == "f1"
     assert MaxMarginClassifier().bias is MinNormRegressor().bias is False
+
+
+def test_soft_functions_of_many_points_are_those_of_some(monkeypatch):
+    """The kernel matrix of all points may have room neither in memory nor in the time limit."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 2))
+    y = np.where(rng.random(60) < 0.5, 1, -1)
+    monkeypatch.setattr("widemargin.margins.door.speed", lambda: 1e5)
+    for model in (margins.MaxMarginClassifier("f2", time_limit=1.0), margins.MinNormRegressor("f2", time_limit=1.0)):
+        points = np.vstack([X, X[:1]])  # one of them twice, with two labels
+        fitted = model.fit(points, np.append(y, -y[0]))
+        assert fitted.soft_ and 2 <= len(fitted._function.points) < 30
+        assert np.isfinite(fitted.predict(X)).all()
+
+
+def test_points_without_weight_are_not_kept():
+    X = np.vstack([np.eye(2), -np.eye(2), 5 * np.eye(2) + 3, 5 * np.eye(2) + 4])
+    fitted = margins.MaxMarginClassifier("f2", bias=True).fit(X, [1, 1, -1, -1, 1, 1, 1, 1])
+    assert not fitted.soft_ and len(fitted._function.points) == np.count_nonzero(fitted.certificate_.extra["alpha"])
+    assert (np.sign(fitted.decision_function(X)) == [1, 1, -1, -1, 1, 1, 1, 1]).all()

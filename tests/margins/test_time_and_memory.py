@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
+import torch
 
 import widemargin
 from checks import Clock, noise
 from widemargin import Dataset, InputError, kinds, margins
 from widemargin.cli.options import amount
+from widemargin.margins import (
+    _relations,
+    barrier,
+    kernel_machines,
+    norms,
+    pairs,
+    projections,
+    regression,
+    rows,
+    tangent_kernels,
+    turns,
+)
 from widemargin.margins import door as doors
-from widemargin.margins import rows, turns
 from widemargin.margins.door import Late, Limits, equal_rows, free_memory
+from widemargin.pricing import points as pricing_points
+from widemargin.pricing import several
+from widemargin.pricing.points import Points
+from widemargin.spaces import ReLU
 
 SOLVERS = [row for row in kinds.KINDS.values() if row.room == "margins" and not row.needs]
 
@@ -207,3 +224,153 @@ def test_a_jacobian_beyond_float64_is_a_sentence():
     for size in (1e200, 1e-200):
         with pytest.raises(InputError, match="multiply it by a constant"):
             margins.tangent(data, jacobian=size * np.eye(2))
+
+
+# ------------------------------------------------------------ many columns, and points that are the same
+
+
+def test_pairs_in_play_have_a_basis_that_fits_into_a_step(monkeypatch):
+    """60 points span 59 dimensions; a step has room for the singular values of a few of them."""
+    data = halves(60, 200)
+    monkeypatch.setattr(doors, "speed", lambda: 5e6)
+    few = margins.projected(data, rank=2, time_limit=2.0)
+    assert few.stats["dimensions"] < 20 and few.stats["pairs"] < 100
+    monkeypatch.undo()
+    assert few.verify(data).failed is None and few.lower <= few.upper
+    assert margins.projected(data, rank=2, time_limit=2.0).stats["dimensions"] == 59
+
+
+def test_no_more_pairs_have_weight_than_a_step_has_room_for(monkeypatch):
+    data = halves(60, 200)
+    door = doors.enter(data, False, 1e-3, 1.0)
+    found = pairs.Pairs.of(door, np.arange(60))
+    assert projections.Search(found, 2, 1e-3, door.limits).most > 60
+    monkeypatch.setattr(doors, "speed", lambda: 1e7)
+    assert 1 <= projections.Search(found, 2, 1e-3, door.limits).most < 60
+
+
+def test_equal_points_are_in_a_tree_once(monkeypatch):
+    """A query looks at all points that are equal to the one that it comes to."""
+    rng = np.random.default_rng(0)
+    A, B = rng.integers(-2, 3, (900, 2)).astype(float), rng.integers(-2, 3, (800, 2)) + 0.25
+    sizes, tree = [], pairs.cKDTree
+    monkeypatch.setattr(pairs, "cKDTree", lambda rows: sizes.append(len(rows)) or tree(rows))
+    door = doors.enter(halves(10, 2), False, 1e-3, None)
+    distance, index = pairs.nearest(A, B, door)
+    assert sizes == [25]
+    apart = np.linalg.norm(A[:, None] - B, axis=2)
+    assert np.allclose(distance, apart.min(axis=1)) and np.allclose(apart[np.arange(900), index], distance)
+
+
+def test_cones_that_would_only_begin_are_left_out(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, g = rng.standard_normal((50, 3)), rng.standard_normal((50, 3))
+    points = Points(X, None, 0, torch.device("cpu"), np.eye(3))
+    goal = 0.9 * several.norm(X, g).upper
+    monkeypatch.setattr(several, "CONE_ENTRY", 1.0)
+    until = time.perf_counter() + 60.0
+    kinds_of = [proof.bound for proof in several.price(points, g, goal, until, rng, lambda value: value)]
+    assert "cones" not in kinds_of
+    monkeypatch.setattr(several, "CONE_ENTRY", 0.0)
+    assert next(several.price(points, g, goal, until, rng, lambda value: value)).bound == "cones"
+
+
+@pytest.mark.parametrize(("D", "K"), [(1100, 3), (3, 1100)])
+def test_columns_and_outputs_beyond_the_powers_of_two(D, K):
+    rng = np.random.default_rng(0)
+    X, g = rng.standard_normal((4, D)), rng.standard_normal((4, K))
+    points = Points(X, None, 0, torch.device("cpu"), np.linalg.qr(X.T)[0] if D > 4 else np.eye(D))
+    assert not list(several.price(points, g, 1.0, time.perf_counter() - 1, rng, lambda value: value))
+
+
+def test_blocks_of_cones_are_as_large_as_their_arrays_may_be(monkeypatch):
+    rng = np.random.default_rng(0)
+    X, g = rng.standard_normal((50, 3)), rng.standard_normal((50, 3))
+    goal, sizes, bounds = 0.9 * several.norm(X, g).upper, [], several.cell_bounds
+    monkeypatch.setattr(several, "cell_bounds", lambda V, *rest: sizes.append(len(V)) or bounds(V, *rest))
+    whole = several.cones(X, g, goal, math.inf)
+    assert max(sizes) > 2
+    sizes.clear()
+    monkeypatch.setattr(several, "NUMBERS", 2 * X.size)
+    parts = several.cones(X, g, goal, math.inf)
+    assert max(sizes) == 2 and math.isclose(parts.upper, whole.upper, rel_tol=1e-9)
+
+
+@pytest.mark.parametrize("solve", [margins.frozen, margins.random_features])
+def test_directions_beyond_the_memory_are_a_sentence(solve):
+    data = halves(10, 50)
+    with pytest.raises(InputError, match=r"100000 directions in 50 dimensions would take 320 MB, more than the 1 MB"):
+        solve(data, 100_000, memory=1e6)
+    assert solve(data, 20, memory=1e6, time_limit=1.0).n == 10
+
+
+def test_columns_count_for_the_points_in_play(monkeypatch):
+    """The entries of a kernel cost more than its factor where there are more columns than points."""
+    monkeypatch.setattr(doors, "speed", lambda: 1e8)
+    found = []
+    for d in (2, 1000):
+        door = doors.enter(halves(100, d), ReLU(bias=False), 1e-3, 1.0)
+        gram = kernel_machines.Gram(door, lambda a, b: np.zeros((len(a), len(b))), door.size, 1e-15)
+        f = kernel_machines.Expansion(np.ones(100), np.arange(100), 1.0)
+        found.append((gram.most(), gram.width(f)))
+    assert found[0][0] == 100 > found[1][0] and found[0][1] < found[1][1]
+    given_matrix = kernel_machines.Gram(door, lambda a, b: np.zeros((len(a), len(b))), door.size, 0.0)
+    assert given_matrix.most() == 100
+
+
+def test_relations_of_many_columns_look_at_the_clock(monkeypatch):
+    looks = []
+    monkeypatch.setattr(Limits, "check", lambda limits: looks.append(1))
+    _relations.find(np.random.default_rng(0).standard_normal((20, 3000)), np.zeros(20), 1, Limits(0.0, math.inf, 1e9))
+    assert len(looks) >= 20
+
+
+def test_no_more_points_interpolate_than_their_span_leaves_time_for(monkeypatch):
+    data = given(kinds.KINDS["l1-regression"], halves(20, 300))
+    monkeypatch.setattr(doors, "speed", lambda: 1e6)
+    monkeypatch.setattr(regression, "speed", lambda: 1e6)
+    cert = margins.min_norm_l1(data, time_limit=1.0)
+    assert 0 < np.count_nonzero(cert.dual) < 10
+    assert cert.verify(data).failed is None
+
+
+def test_no_sample_is_drawn_without_time_for_it(monkeypatch):
+    data = halves(10, 20)
+    monkeypatch.setattr(doors, "speed", lambda: 1e7)
+    monkeypatch.setattr(tangent_kernels, "_directions", lambda *args: pytest.fail("drawn"))
+    cert = margins.ntk(data, time_limit=1.0)
+    assert cert.lower == 0 < cert.upper and cert.status == "time-limit" and cert.verify(data).failed is None
+
+
+@pytest.mark.parametrize("norm", ["spectral", "nuclear"])
+def test_matrices_of_an_interior_point_method_fit_into_a_step(norm, monkeypatch):
+    rng = np.random.default_rng(0)
+    data = Dataset(rng.standard_normal((6, 50)), np.arange(6) % 4)
+    widths = []
+    for name in ("_Spectral", "_Nuclear"):
+        path = getattr(barrier, name)
+        monkeypatch.setattr(barrier, name, lambda Z, K, path=path: widths.append(Z.shape[1]) or path(Z, K))
+    whole = margins.multiclass_linear(data, norm=norm, tol=1e-3)
+    assert set(widths) == {3 * 6}  # points span no more dimensions than there are
+    widths.clear()
+    monkeypatch.setattr(norms, "ROW_WORK", 0.0)  # all rows are there
+    monkeypatch.setattr(doors, "speed", lambda: 1e5)
+    few = margins.multiclass_linear(data, norm=norm, tol=1e-3, time_limit=1.0)
+    assert not widths and few.status == "time-limit" and few.verify(data).failed is None
+    assert few.lower <= whole.upper * (1 + 1e-9) and whole.lower <= few.upper * (1 + 1e-9)
+
+
+def test_ranks_in_exact_arithmetic_are_for_few_numbers(monkeypatch):
+    X = np.random.default_rng(0).standard_normal((4, 9))
+    for most, flat in ((1e9, True), (1.0, False)):
+        monkeypatch.setattr(pricing_points, "EXACT_RANK", most)
+        assert Points(X, None, 0, torch.device("cpu"), np.linalg.qr(X.T)[0]).flat is flat
+
+
+@pytest.mark.parametrize("n", [0, 7])
+def test_networks_are_evaluated_block_by_block(n, monkeypatch):
+    rng = np.random.default_rng(0)
+    network = widemargin.Measure(rng.standard_normal((5, 3)), rng.standard_normal(5), "relu", True)
+    X = rng.standard_normal((n, 2))
+    monkeypatch.setattr("widemargin.types.TOGETHER", 10)
+    assert network(X).shape == (n,) and np.allclose(network(X), network.features(X) @ network.mass)

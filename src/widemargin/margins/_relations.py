@@ -18,7 +18,7 @@ import numpy as np
 
 from .door import Limits
 
-LOOK = 256  # points between two looks at the clock
+LOOK = 2048  # numbers between two looks at the clock
 Weights = dict[int, Fraction]
 
 
@@ -58,8 +58,9 @@ def find(X: np.ndarray, y: np.ndarray, degree: int = 1, limits: Limits | None = 
             obstruction, reason = whole, why
 
     rays: dict[tuple[tuple[int, ...], int], tuple[int, Fraction]] = {}
+    look = max(1, LOOK // X.shape[1])
     for i, row in enumerate(map(np.ndarray.tolist, X)):
-        if limits is not None and i % LOOK == LOOK - 1:
+        if limits is not None and i % look == look - 1:
             limits.check()
         if not any(row):
             why = f"point {i} is the origin, where every function vanishes, but its target is not 0"

@@ -16,37 +16,43 @@ What comes back is U and q, which callers evaluate: nothing here is a bound.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy import linalg
 
+from .door import Limits, equal_rows
+
 NEAR = 0.98  # of the way to the boundary
 MOST = 80  # steps
+NO_LIMITS = Limits(0.0, np.inf, np.inf)
 Done = Callable[[np.ndarray, np.ndarray], bool]  # of U (K, D) and q (P,)
 
 
 def solve(
-    Z: np.ndarray, K: int, norm: str, done: Done, deadline: float = np.inf
+    Z: np.ndarray, K: int, norm: str, done: Done, limits: Limits = NO_LIMITS
 ) -> tuple[np.ndarray, np.ndarray, int, str]:
     """U (K, D), q (P,) in the simplex, steps, and how it stopped ("", time-limit, stalled), for rows Z (P, K D)."""
     P, D = len(Z), Z.shape[1] // K
     Z = Z.reshape(P, K, D)
     # Rows of a pair sum to 0, so that what all classes share adds to the norm of U alone: K - 1 rows are left.
     apart = linalg.qr(np.eye(K)[:, 1:] - np.eye(K)[:, :-1], mode="economic")[0]  # (K, K - 1)
-    span = np.eye(D)
-    if P < D:  # likewise, what lies across all points
-        points = Z[np.arange(P), np.abs(Z).max(axis=2).argmax(axis=1)]  # (P, D)
-        span = linalg.qr(points.T, mode="economic", check_finite=False)[0]  # (D, r)
+    points = Z[np.arange(P), np.abs(Z).max(axis=2).argmax(axis=1)]  # (P, D), up to signs
+    points *= np.sign(np.take_along_axis(points, np.abs(points).argmax(axis=1)[:, None], 1))
+    points = points[np.unique(equal_rows(points))]
+    m = (K - 1) * min(D, len(points))
+    if limits.largest(m, lambda m: m**3 + 4.0 * P * m * m + P**3, lambda m: 8.0 * m * m + 4.0 * P * (m + P)) < m:
+        return np.zeros((K, D)), np.full(P, 1 / P), 0, "time-limit"
+    # likewise, what lies across all points
+    span = np.eye(D) if len(points) >= D else linalg.qr(points.T, mode="economic", check_finite=False)[0]  # (D, r)
     Z = np.einsum("kl,pkr->plr", apart, Z @ span).reshape(P, -1)
     scale = float(np.linalg.norm(Z, axis=1).max())
     path = (_Spectral if norm == "spectral" else _Nuclear)(Z / scale, K - 1)
     steps, stopped = 0, "stalled"
     while steps < MOST:
         steps += 1
-        if time.perf_counter() > deadline:
+        if limits.late():
             stopped = "time-limit"
             break
         try:

@@ -13,7 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from numbers import Integral, Real
 from pathlib import Path
@@ -68,6 +68,22 @@ class Limits:
     def step(self) -> float:
         """Seconds that one call may take which does not look at the clock."""
         return SHARE * (self.deadline - self.started) + LEAST
+
+    def hold(self, numbers: float, what: str) -> None:
+        """An InputError that says what so many numbers would take, where there is no memory for them."""
+        if 8 * numbers > self.memory:
+            raise InputError(
+                f"{what} would take {bytes_in_words(8 * numbers)}, more than the {bytes_in_words(self.memory)} "
+                "that may be used; ask for less, or allow more with memory"
+            )
+
+    def first(self, share: float) -> Limits:
+        """The limits of something that may take this share of the time."""
+        return replace(self, deadline=self.started + share * (self.deadline - self.started))
+
+    def affords(self, operations: float) -> bool:
+        """Whether one call of so many operations, which all else waits for, leaves half of the time for what follows."""
+        return operations <= max(0.5 * self.left(), LEAST) * speed()
 
     def search_work(self) -> float:
         """Starts times entries of X of local searches on a CPU, whose first values do not look at the clock."""

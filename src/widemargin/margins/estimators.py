@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from widemargin.spaces import as_space, extend
 from widemargin.types import Certificate, Dataset, InputError, show
 
 from . import regression
+from .door import open_limits
 
 
 class Expansion:
@@ -31,6 +33,16 @@ class Expansion:
         self.points = np.ldexp(self.points, -self.shift)
         self.weights = np.zeros(len(X))
         self.power = 0  # f is 2^power times the sum over scaled points
+
+    def room(self, time_limit: float | None) -> int:
+        """Of how many points a matrix can be made and factorised: memory, and one step of the clock."""
+        n, D = self.points.shape
+        limits = open_limits(time_limit, None, time.perf_counter())
+        return limits.largest(n, lambda k: k**3 + (2.0 * k + 50.0) * k * D, lambda k: 10.0 * k * k + 4.0 * k * D)
+
+    def keep(self, some: np.ndarray) -> None:
+        """The points `some` alone, as others have no weight."""
+        self.points, self.weights = self.points[some], np.zeros(len(some))
 
     def _extend(self, X: np.ndarray) -> np.ndarray:
         return np.ldexp(extend(X, bias=self.bias), -self.shift)
@@ -71,7 +83,8 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     ridge : float
         Only used where no function interpolates (equal points with different targets, say) or none was found in time.
         Then f = sum_j b_j k(x_j, .) with b = (k + ridge * (mean of k's diagonal) * I)^-1 y, least squares with a small
-        ridge in f2; with equal points it passes near the mean of their targets.
+        ridge in f2; with equal points it passes near the mean of their targets. Of more points than
+        `time_limit` or the memory have room for, some are taken.
 
     Attributes
     ----------
@@ -133,7 +146,9 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     def _expand(self, data: Dataset) -> Expansion:
         expansion = Expansion(data.X, bool(self.bias), self.activation)
         if self.soft_:
-            expansion.weights = linalg.solve(expansion.ridged(self.ridge), data.y, assume_a="pos")
+            some = np.sort(np.random.default_rng(0).permutation(data.n)[: expansion.room(self.time_limit)])
+            expansion.keep(some)
+            expansion.weights = linalg.solve(expansion.ridged(self.ridge), data.y[some], assume_a="pos")
         else:  # b scales like X^(-2 degree)
             expansion.weights = np.ldexp(self.certificate_.dual, 2 * expansion.degree * expansion.shift)
         return expansion

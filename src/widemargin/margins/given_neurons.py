@@ -52,7 +52,7 @@ def frozen(
     (True, True)
     """
     door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress, memory=memory)
-    V, drawn = unit_directions(directions, door.X.shape[1], seed)
+    V, drawn = unit_directions(directions, door, seed)
     twin, problem = twins(door), Neurons(door, V)
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     primal, zero, stopped, lower = None, "", "", 0.0

@@ -21,7 +21,6 @@ from .door import (
     EPS,
     Door,
     Progress,
-    bytes_in_words,
     choose_space,
     enter,
     equal_rows,
@@ -37,6 +36,9 @@ MATRIX_BLOCK = 2**19  # entries of a kernel matrix between two looks at the cloc
 ROWS = 256  # of a given kernel matrix that are looked at together
 SEEN = 16  # columns of it by which rows are told apart at first
 MATRICES = 2  # as large as a given kernel matrix, at a time
+COLUMNS, ROW = 100, 1000  # so many columns take as long as a number of a matrix; a row takes as long as so many numbers
+DIRECTION = 8.0  # numbers' room that an entry of a direction takes, most of it in the certificate
+PASSES = 50  # operations for each number of the points that a matrix is made of
 
 Kernel = str | Callable[[np.ndarray, np.ndarray], ArrayLike] | ArrayLike
 
@@ -166,7 +168,7 @@ def random_features(
     (True, True)
     """
     door = enter(data, as_space(activation, bias=bias), tol, time_limit, progress, memory=memory)
-    V, drawn = unit_directions(directions, door.X.shape[1], seed)
+    V, drawn = unit_directions(directions, door, seed)
     m, degree, phi, y = len(V), door.space.degree, door.space.phi, door.y
     unit = V / np.linalg.norm(V, axis=1, keepdims=True)
     size = door.size**degree
@@ -206,9 +208,11 @@ def random_features(
     )
 
 
-def unit_directions(directions: int | ArrayLike, D: int, seed: int) -> tuple[np.ndarray, bool]:
+def unit_directions(directions: int | ArrayLike, door: Door, seed: int) -> tuple[np.ndarray, bool]:
     """Directions (m, D) as given, or m uniform ones; and whether they were drawn here."""
+    D = door.X.shape[1]
     if isinstance(directions, int | np.integer):
+        door.limits.hold(DIRECTION * int(directions) * D, f"{int(directions)} directions in {D} dimensions")
         return sphere(int(directions), D, seed), True
     try:
         V = np.array(directions, dtype=np.float64)
@@ -226,12 +230,11 @@ def unit_directions(directions: int | ArrayLike, D: int, seed: int) -> tuple[np.
 def _gram(door: Door, kernel: Kernel) -> tuple[np.ndarray, bool]:
     """The given kernel as a checked symmetric matrix, and whether the time was enough to see that it is one of a kernel."""
     n, points = door.data.n, door.space.extend(door.data.X)
-    takes = 8.0 * MATRICES * n * n
-    if n > GIVEN or takes > door.limits.memory:
-        why = f"takes {bytes_in_words(takes)} of memory; give fewer points, or a larger memory"
-        if n > GIVEN:
-            why = f"is more than a certificate may hold; give at most {GIVEN} points"
-        raise InputError(f"the kernel matrix of {n} points {why}")
+    if n > GIVEN:
+        raise InputError(
+            f"a kernel matrix may have {GIVEN} points, which a checker looks at, not {n}; give fewer points"
+        )
+    door.limits.hold(MATRICES * float(n) * n, f"the kernel matrix of {n} points")
     values = kernel(points, points) if callable(kernel) else kernel
     try:
         given = np.asarray(values, dtype=np.float64)
@@ -310,6 +313,7 @@ class Gram(rows.Rows):
         super().__init__(door, len(door.y), door.y, size)
         self.entries, self.blur, self.noise = entries, blur, 0.0
         self.K, self.first_time = np.zeros((0, 0)), True
+        self.columns = door.X.shape[1] if blur else 0  # a matrix that was given has its entries already
 
     def matrix(self, index: np.ndarray) -> np.ndarray:
         """K_ij = y_i y_j k(x_i, x_j) of some points, exactly symmetric."""
@@ -368,10 +372,16 @@ class Gram(rows.Rows):
         return (e + self.blur + 8 * EPS) * room
 
     def width(self, predictor: Any) -> int:
-        return 4 * (self.n if len(self.K) == self.n else len(predictor.some))
+        if len(self.K) == self.n:
+            return 4 * self.n
+        k = len(predictor.some)
+        return 4 * k + k * self.columns // COLUMNS + self.columns + ROW
 
     def most(self) -> int:
-        return self.door.limits.largest(self.n, lambda k: k**3 / 3, lambda k: 5.0 * k * k)
+        D = self.columns
+        return self.door.limits.largest(
+            self.n, lambda k: k**3 / 3 + (2.0 * k + PASSES) * k * D, lambda k: 5.0 * k * k + 4.0 * k * D
+        )
 
 
 def _bounds(K: np.ndarray, size: np.ndarray, blur: float, q: np.ndarray) -> tuple[float, float, float, float]:

@@ -96,7 +96,7 @@ def _in_norm(door: Door, norm: str) -> Certificate:
             return nearest[None], e * float((np.abs(Z).T @ q).max())
 
         points = norms.Rows(len(Z), (1, Z.shape[1]), lambda index: Z[index], values, weighted)
-        solved = norms.largest(points, norm, door.tol, door.deadline, door.teller())
+        solved = norms.largest(points, norm, door.tol, door.limits, door.teller())
         q, u, lower, upper, stopped = solved.q, solved.A[0], solved.lower, solved.upper, solved.stopped
         stats, zero = {"rounds": solved.rounds, "rows": solved.rows}, ""
         reach = np.abs(Z).max(axis=1) if norm == "l1" else np.abs(Z).sum(axis=1)

@@ -156,7 +156,7 @@ def _in_norm(door: Door, y: np.ndarray, K: int, norm: str, twin: tuple[np.ndarra
     pairs = norms.Rows(
         len(points), (K, D), lambda index: _pair_rows(X, y, K, points[index], others[index]), values, weighted
     )
-    solved = norms.largest(pairs, norm, door.tol, door.deadline, door.teller())
+    solved = norms.largest(pairs, norm, door.tol, door.limits, door.teller())
     q, upper, zero = spread(solved.q), solved.upper, ""
     reach = size.max(axis=1) if norm == "l1" else size.sum(axis=1) if norm == "max" else door.size
     if solved.lower <= 0 and nothing_left(upper, q.sum(1), reach) and solved.stopped in ("", "stalled"):

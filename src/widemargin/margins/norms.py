@@ -10,7 +10,6 @@ lower bound and q the upper one.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,16 +17,18 @@ import numpy as np
 from scipy import linalg
 
 from widemargin.kinds import MATRIX_NORMS, VECTOR_NORMS
+from widemargin.pricing.points import svd_work
 from widemargin.types import InputError, show
 
 from . import barrier
-from .door import EPS
+from .door import EPS, Limits
 from .programs import maximise_last
 
 DUAL = {"l1": "max", "max": "l1", "linf": "l1", "spectral": "nuclear", "nuclear": "spectral"}
 ALL = 400  # rows up to which a program takes all at once
 FIRST = 200  # rows of the first program otherwise, and at least so many new ones in a round
 ROUNDS = 60
+ROW_WORK = 100.0  # operations for each number of the rows of a program, at least
 
 Tell = Callable[[float, float, str], None]
 
@@ -82,21 +83,27 @@ class Solved:
         return self.upper <= 0 or self.lower >= (1 - tol) * self.upper
 
 
-def largest(rows: Rows, norm: str, tol: float, deadline: float, tell: Tell | None = None) -> Solved:
+def largest(rows: Rows, norm: str, tol: float, limits: Limits, tell: Tell | None = None) -> Solved:
     """The largest margin in a norm; both bounds hold whenever it ends."""
-    n = rows.count
+    n, width = rows.count, rows.shape[0] * rows.shape[1]
+    room = limits.largest(n, lambda k: ROW_WORK * k * width, lambda k: 6.0 * k * width)
     best = Solved(np.zeros(rows.shape), np.full(n, 1 / n))
     _offer(
         rows, np.arange(n), norm, rows.weighted(best.q)[0], best.q, best
     )  # some bounds, however little time there is
-    chosen = np.arange(n) if n <= ALL else np.unique(np.linspace(0, n - 1, FIRST).astype(int))
+    if n <= min(ALL, room):
+        chosen = np.arange(n)
+    else:
+        chosen = np.unique(np.linspace(0, n - 1, min(FIRST, room)).astype(int))
     try:
         for best.rounds in range(1, ROUNDS + 1):
             before = best.lower, best.upper
-            q, A = _round(rows, chosen, norm, tol, deadline, best)
+            q, A = _round(rows, chosen, norm, tol, limits, best)
             best.rows = len(chosen)
             if tell is not None:
                 tell(best.lower, best.upper, f"round {best.rounds}, {len(chosen)} rows")
+            if len(chosen) < n and (limits.late() or len(chosen) >= room):
+                best.stopped = "time-limit"
             if best.closed(tol) or best.stopped == "time-limit":
                 break
             if best.lower <= 0 and norm in (
@@ -108,7 +115,7 @@ def largest(rows: Rows, norm: str, tol: float, deadline: float, tell: Tell | Non
                     chosen,
                     norm,
                     A,
-                    _program(rows.some(chosen), "max", min(deadline - time.perf_counter(), 1e9))[1],
+                    _program(rows.some(chosen), "max", min(limits.left(), 1e9))[1],
                     best,
                 )
             again = _next(rows, chosen, q, A, tol, stuck=(best.lower, best.upper) == before)
@@ -123,7 +130,7 @@ def largest(rows: Rows, norm: str, tol: float, deadline: float, tell: Tell | Non
 
 
 def _round(
-    rows: Rows, chosen: np.ndarray, norm: str, tol: float, deadline: float, best: Solved
+    rows: Rows, chosen: np.ndarray, norm: str, tol: float, limits: Limits, best: Solved
 ) -> tuple[np.ndarray, np.ndarray]:
     """Solve for the chosen rows and offer what comes out; weights and predictor of the last look at them."""
     Z, K = rows.some(chosen), rows.shape[0]
@@ -147,14 +154,16 @@ def _round(
                 best_q, least = q, outer
             return most >= (1 - max(tol / 16, 1e-12)) * least or least < 1e-13 * reach
 
-        _, _, steps, stopped = barrier.solve(Z, K, norm, done, deadline)
+        _, _, steps, stopped = barrier.solve(Z, K, norm, done, limits)
         best.steps += steps
         offer(best_A, best_q)
+        if not steps and not limits.late():  # no room for its matrices: what a program knows that has none
+            A, q, _ = _program(Z, "max", min(limits.left(), 1e9))
+            offer(A.reshape(rows.shape), q)
     else:
-        left = max(0.0, deadline - time.perf_counter())
-        A, q, stopped = _program(Z, norm, min(left, 1e9))
+        A, q, stopped = _program(Z, norm, min(max(0.0, limits.left()), 1e9))
         if not offer(A.reshape(rows.shape), q):
-            for other, weights in _polished(Z, norm, A, q):
+            for other, weights in _polished(Z, norm, A, q, limits):
                 offer(other.reshape(rows.shape), weights)
             last.append(last[0])  # which rows are missing is seen from the program's own answer
     best.stopped = stopped
@@ -165,8 +174,9 @@ def _next(rows: Rows, chosen: np.ndarray, q: np.ndarray, A: np.ndarray, tol: flo
     """The rows of the next round: those that are worst treated join those that count. None where nothing is left to try."""
     values = rows.values(A)[0]
     level = float(values[chosen].min())
-    outside = np.setdiff1d(np.arange(rows.count), chosen)
-    worse = outside[values[outside] < level - abs(level) * tol / 8]
+    below = values < level - abs(level) * tol / 8
+    below[chosen] = False
+    worse = np.flatnonzero(below)
     most = max(FIRST, len(chosen) // 2)
     new = worse[np.argsort(values[worse])[:most]]
     if len(new):
@@ -216,7 +226,9 @@ def _program(Z: np.ndarray, norm: str, time_limit: float) -> tuple[np.ndarray, n
     return a, duals[:k] / duals[:k].sum(), stopped
 
 
-def _polished(Z: np.ndarray, norm: str, a: np.ndarray, q: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def _polished(
+    Z: np.ndarray, norm: str, a: np.ndarray, q: np.ndarray, limits: Limits
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """The same vertex from its equations: what is tight stays so, and the digits that the program left out come back."""
     tight = np.flatnonzero(q > 1e-9 * q.max())
     rows = Z[tight] / (float(np.abs(Z).max()) or 1.0)
@@ -236,6 +248,8 @@ def _polished(Z: np.ndarray, norm: str, a: np.ndarray, q: np.ndarray) -> list[tu
         left = np.hstack([rows[:, used], -np.ones((s, 1))])
         right = np.vstack([rows[:, used].T, np.ones(s)])
         first, second = -rows @ fixed, np.append(np.zeros(len(used)), 1.0)
+    if not limits.affords(4 * svd_work(*left.shape)):
+        return []
     try:
         x = linalg.lstsq(left, first, check_finite=False)[0][: len(used)]
         y = linalg.lstsq(right, second, check_finite=False)[0][:s]

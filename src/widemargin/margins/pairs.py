@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.spatial import cKDTree
 from scipy.spatial.distance import cdist
 
-from .door import EPS, Door, Late
+from .door import EPS, Door, Late, equal_rows
 
 NEAREST = 300  # pairs that a linear program looks at
 ALL_PAIRS, FEW_PAIRS, PACE = (
@@ -19,6 +19,8 @@ ALL_PAIRS, FEW_PAIRS, PACE = (
 )  # most and fewest pairs in play, and how many are worked through in a second
 TREE_RANK = 12  # dimensions up to which a tree finds nearest points faster than a look at all of them
 SAMPLE = 5000  # points that a basis is made of
+CHOICE = 0.3  # of the time that may go by before the points in play are chosen
+WIDE = 16  # columns from which on the time for a pair grows with them
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,19 @@ def in_play(door: Door) -> np.ndarray:
     plus, minus = np.flatnonzero(door.y > 0), np.flatnonzero(door.y < 0)
     pace = ALL_PAIRS if math.isinf(door.deadline) else PACE * door.limits.step()
     most = int(min(max(pace, FEW_PAIRS), ALL_PAIRS, door.limits.memory / 200))
-    if len(plus) * len(minus) <= most:
-        return np.arange(len(door.y))
+    # A basis of the points, and matrices of as many rows and columns as it has, must fit into a step, too.
+    n, D = door.X.shape
+    span = door.limits.largest(n, lambda m: 20.0 * m * D * min(m, D), lambda m: 4.0 * m * D)
+    if span < n:
+        most = min(most, max(1, span // 2) ** 2)
+    if len(plus) * len(minus) <= most and n <= span:
+        return np.arange(n)
     each = max(1, math.isqrt(most))
-    sizes = [min(len(plus), max(each, most // len(minus))), min(len(minus), max(each, most // len(plus)))]
+    sizes = [min(len(side), max(each, min(most // len(other), span))) for side, other in ((plus, minus), (minus, plus))]
     try:
-        near = [nearest(door.X[side], door.X[other], door)[0] for side, other in ((plus, minus), (minus, plus))]
-        chosen = [side[np.argsort(d, kind="stable")[:k]] for side, d, k in zip((plus, minus), near, sizes)]
+        part = replace(door, limits=door.limits.first(CHOICE))
+        near = [nearest(door.X[side], door.X[other], part)[0] for side, other in ((plus, minus), (minus, plus))]
+        chosen = [side[np.argsort(apart, kind="stable")[:k]] for side, apart, k in zip((plus, minus), near, sizes)]
     except Late:
         chosen = [side[np.random.default_rng(0).permutation(len(side))[:k]] for side, k in zip((plus, minus), sizes)]
     return np.sort(np.concatenate(chosen))
@@ -100,11 +108,14 @@ def nearest(A: np.ndarray, B: np.ndarray, door: Door) -> tuple[np.ndarray, np.nd
     if A.shape[1] <= TREE_RANK and len(B) > 200:
         if limits.largest(len(B), lambda m: 2000.0 * m, lambda m: 4.0 * m * A.shape[1]) < len(B):
             raise Late
-        tree = cKDTree(B)
-        for block in limits.blocks(len(A), 2000):
-            distance[block], index[block] = tree.query(A[block])
-        return distance, index
-    for block in limits.blocks(len(A), len(B)):
+        # Equal points, which no plane of a tree divides, are all looked at by every query that comes to them.
+        some, each = np.unique(equal_rows(A), return_inverse=True)
+        others = np.unique(equal_rows(B))
+        tree = cKDTree(B[others])
+        for block in limits.blocks(len(some), max(2000, len(others))):  # a query may come to all points
+            distance[block], index[block] = tree.query(A[some[block]])
+        return distance[each], others[index[each]]
+    for block in limits.blocks(len(A), max(len(B), len(B) * A.shape[1] // WIDE)):
         squares = cdist(A[block], B, "sqeuclidean")
         index[block] = squares.argmin(axis=1)
         distance[block] = np.sqrt(np.take_along_axis(squares, index[block, None], 1)[:, 0])

@@ -24,6 +24,7 @@ FEW = 1000  # points that are judged whatever the clock says
 LOST_SQUARES = 1e-160  # distance whose square is lost
 TINY = 1e-250  # squared distance, in scaled units, below which digits are lost
 WHOLE = 20  # up to this many dimensions an interior-point method finishes the relaxation
+WEIGHTED = 2000  # pairs with weight in the smoothed problem, at most
 CLIMB = 20  # linear programs from one start
 ROUNDS = 40  # of the interior-point method, each with more pairs
 STAGES = 12  # of the smoothed problem, each with a third of the smoothing
@@ -133,7 +134,7 @@ def projected(
         stopped=stopped,
         zero=zero,
         extra={"rank": rank, "frame": frame.tolist(), "relaxation": relaxation},
-        stats={"seed": seed, "pairs": int(pairs.squares().size), "dimensions": pairs.k},
+        stats={"seed": seed, "pairs": len(pairs.A) * len(pairs.B), "dimensions": pairs.k},
     )
     status, reason = certificate.status, certificate.reason
     if status == "rounding":
@@ -163,6 +164,13 @@ class Search:
     low: float = field(default=-1.0, init=False)  # min ||F z||^2
     high: float = field(default=math.inf, init=False)  # what `best` proves, up to rounding
     best: Chosen = field(init=False)
+    most: int = field(init=False)  # pairs with weight, whose eigenvalues the proof needs
+
+    def __post_init__(self) -> None:
+        d = self.pairs.X.shape[1]
+        self.most = self.limits.largest(
+            WEIGHTED, lambda m: (4.0 * m * d + 12.0 * min(m, d) ** 2) * min(m, d), lambda m: 4.0 * m * d
+        )
 
     @property
     def late(self) -> bool:
@@ -421,7 +429,7 @@ def _soft_gradient(pairs: Pairs, values: np.ndarray, mu: float) -> tuple[np.ndar
 
 
 def _prove_soft(search: Search, values: np.ndarray, mu: float) -> float:
-    at = search.pairs.order(values, 2000)
+    at = search.pairs.order(values, search.most)
     weight = np.exp((values.min() - values[tuple(at.T)]) / mu)
     keep = weight > 1e-6
     return search.prove(Chosen(at[keep], weight[keep]))

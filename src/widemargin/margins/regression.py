@@ -66,7 +66,8 @@ def min_norm_l1(
     space = as_space(activation, bias=bias)
     door = enter(data, space, tol, time_limit, memory=memory, signs=False)
     check_progress(progress)
-    known, some = _known(door, interpolation.operations, interpolation.numbers)
+    D = door.X.shape[1]
+    known, some = _known(door, lambda k: interpolation.operations(k, D), lambda k: interpolation.numbers(k, D))
     if known.obstruction is not None:
         stats = {"seconds": time.perf_counter() - door.started, "seed": seed}
         return _impossible(data, "l1-regression", known, bias, activation, stats)

@@ -65,6 +65,7 @@ PARTS = ("total", "outer", "inner")
 BINS, NODES = 16, 64  # bins of the angle t, and Gauss-Legendre nodes in each
 FLOOR = 0.1  # floor_k as a share of the mean of f_k: smooth enough to train, and costs well below a percent
 PILOT = 4096
+DRAWN = 300.0  # operations that take as long as to draw a number and look at it
 BLOCK = 2**17  # numbers in one array
 WORK = 2**26  # evaluation samples times points, and
 TRAINING = 2**29  # training samples times (points + 40)^2, that the automatic choice does not exceed
@@ -173,6 +174,9 @@ def ntk(
         raise InputError(f"samples={samples} is too many for {whole.n} points; ask for at most {most}")
     if most < 2 or whole.n > MOST_POINTS:
         return replace(above, reason=f"a sample is for {MOST_POINTS} points at most; the bound is that of transport l2")
+    drawn = door.limits.largest(2**25, lambda m: DRAWN * m, lambda m: 3.0 * m) // whole.D  # training samples
+    if drawn < PILOT:
+        return above
     rng = np.random.default_rng([seed, 0])
     q, stopped = np.asarray(kernel.dual, dtype=np.float64), ""
     control, count = (0.0, 0.0), PILOT
@@ -187,7 +191,7 @@ def ntk(
             # the weights fit the noise of their sample: the margin of the worst point falls by about that noise
             wanted = min(1.5 * deviation * math.sqrt(2 * math.log(whole.n + 1)) / max(tol * value, 1e-300), 1e9) ** 2
             effort = max(1.0, 0 if samples is None else samples * whole.n / WORK)
-            room = min(effort * TRAINING / (problem.n + 40) ** 2, 2**25 / problem.D)
+            room = min(effort * TRAINING / (problem.n + 40) ** 2, drawn)
             p, floor = _train(problem, p, int(np.clip(wanted, PILOT, max(room, PILOT))), rng, tol, door.limits)
             control, count = _plan(problem, p, floor, rng, tol, confidence, door.limits)
         finally:

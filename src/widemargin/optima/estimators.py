@@ -20,6 +20,7 @@ from widemargin.dataset import to_numpy
 from widemargin.kinds import VECTOR_NORMS
 from widemargin.margins.answers import outside
 from widemargin.margins.estimators import Expansion, check_choice, check_positive
+from widemargin.margins.rows import first_rows
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
 
@@ -314,6 +315,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
         For the other spaces and activations where the data cannot be separated, and for networks where none that
         separates was found in time. Then the decision function has a soft margin: squared slack, the same as the hard
         margin of the kernel k + ridge * (mean of k's diagonal) * I, k the kernel of f2 (for f1 and f2) or the linear one.
+        Of more points than `time_limit` or the memory have room for, some are taken.
 
     Attributes
     ----------
@@ -441,11 +443,17 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
             expansion.points = np.atleast_2d(np.asarray(self.certificate_.extra["u"]))
             expansion.weights = np.ones(1) / np.linalg.norm(expansion.points)
             return expansion
-        k, cert = expansion.kernel(), self.certificate_
         if self.soft_:
-            k = expansion.ridged(self.ridge)
-            cert = margins.f2(Dataset(np.ones((data.n, 1)), data.y), kernel=k)  # only the kernel matrix matters
-        b = np.asarray(cert.extra["alpha"]) * data.y
+            some = first_rows(data.y, expansion.room(self.time_limit))
+            expansion.keep(some)
+            k, labels = expansion.ridged(self.ridge), Dataset(np.ones((len(some), 1)), data.y[some])
+            cert = margins.f2(labels, kernel=k, time_limit=self.time_limit)  # only the kernel matrix matters
+            b = np.asarray(cert.extra["alpha"]) * labels.y
+        else:
+            b = np.asarray(self.certificate_.extra["alpha"]) * data.y
+            some = np.flatnonzero(b)
+            expansion.keep(some)
+            k, b = expansion.kernel(), b[some]
         expansion.weights = b / math.sqrt(float(b @ k @ b))
         return expansion
 

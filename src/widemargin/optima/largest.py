@@ -14,7 +14,7 @@ from scipy import optimize
 
 from widemargin.dataset import takes_data
 from widemargin.kinds import labels_for_loss
-from widemargin.margins.door import EPS
+from widemargin.margins.door import EPS, norm_bound
 from widemargin.margins.engine import threads
 from widemargin.pricing import several
 from widemargin.types import Dataset, InputError, check_device
@@ -91,8 +91,10 @@ def largest_decay(
         rest = abs(float(c.sum())) if output_bias == "free" else 0.0  # the slope that rounding left at b
         least = _least(solver, c, open_) if len(open_) else 0.0
         value = solver.search(c)
-        bounds = []
-        for side, s in enumerate((1.0, -1.0)):
+        value = value if math.isfinite(value) else 0.0  # no time for a search
+        bounds = [norm_bound(entered.door.X, c)]
+        for side, s in enumerate((1.0, -1.0) if solver.r and solver.can_begin() else ()):
+            bounds = bounds if side else []
             share = max(solver.left(), 0.0) / (2 - side)
             priced = solver.price(c, s, known=value, tol=0.5 * tol, seconds=min(share, 1e9))
             value = max(value, priced.value * 2.0 ** power_of(c))
@@ -111,13 +113,13 @@ def _of_several(entered: problem.SeveralProblem, tol: float, seed: int, device: 
         if points.offset:
             solver.b = points.best_offset(np.zeros((solver.n, points.K)))
         q, power = points.dual_weights(solver.outputs())
-        value, g = float(solver.search(q, power)[1][0]), points.vectors(q)
+        value, g = float(solver.search(q, power)[1][0]) if solver.r else 0.0, points.vectors(q)
         bound = several.norm(entered.door.X, g).upper
-        if entered.door.X.shape[1] <= 2:
+        if entered.door.X.shape[1] <= 2 and not solver.late():
             bound = several.enumeration(entered.door.X, g)[0].upper
         unscale = partial(entered.door.unscale, degree=1, up=True)
         until = min(entered.door.deadline, time.perf_counter() + 1e9)
-        while bound > value * (1 + tol) and entered.door.X.shape[1] > 2:
+        while bound > value * (1 + tol) and entered.door.X.shape[1] > 2 and not solver.late():
             higher = False
             for proof in several.price(solver.where, g, value * (1 + 0.5 * tol), until, solver.rng, unscale):
                 bound = min(bound, proof.upper)
@@ -161,8 +163,9 @@ def _least(solver: Solver, c: np.ndarray, open_: np.ndarray) -> float:
             [abs(total)],
             bounds=[(0, float(v)) for v in w] + [(0, None)],
             method="highs",
+            options={"time_limit": min(max(solver.left(), 0.01), 1e6)},
         )
-        if program.x is None:
+        if program.status != 0:
             break
         c[open_] = np.clip(program.x[:-1], 0, w) * y
         least = max(least, float(program.fun) * (1 - 1e-7))

@@ -210,7 +210,10 @@ def _decays(data: Dataset, decays: int | ArrayLike, keys: dict[str, Any]) -> lis
             )
         top = largest_decay(data, **keys).lower
         if not top > 0:
-            raise InputError(f"{data.name}: the best network is constant at every decay; there is no path")
+            raise InputError(
+                f"{data.name}: the best network is constant at every decay, or the time was over before another was found; "
+                "there is no path"
+            )
         return [float(v) for v in top * np.geomspace(1, DEEPEST, int(decays) + 1)[1:]]
     try:
         values = np.asarray(decays, dtype=np.float64)

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from widemargin.margins.door import Door
 from widemargin.margins.door import enter as through_the_door
 from widemargin.margins.multiclass import class_numbers
+from widemargin.pricing.points import reduce_rank, svd_work, whitening
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, show
 
@@ -20,6 +21,7 @@ from .master import Points
 from .outputs import ClassPoints, Outputs, TargetPoints
 
 MODES = (None, "free", "decayed")
+MANY = 2  # times as many columns as points: more are not taken for coordinates
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,23 @@ class SeveralProblem(Training):
     def saved(self, offset: np.ndarray, power: int) -> dict[str, Any]:
         """What a certificate says about the problem, the output bias of its network in units of the data, and its weights."""
         return self.about(self.points.loss, offset.tolist(), self.power + power)
+
+
+def coordinates(door: Door) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The points (n, r) in a basis (D, r) of their span, the basis, and their whitening, if they need it.
+
+    Where there is no time to find the span, all coordinates are taken; and where these are far more than points, none (r = 0):
+    then only networks without neurons are looked at.
+    """
+    n, D = door.X.shape
+    if door.limits.affords(2 * svd_work(n, D)):
+        X, basis = reduce_rank(door.X)
+    elif MANY * n >= D:
+        X, basis = np.ascontiguousarray(door.X), np.eye(D)
+    else:
+        X, basis = np.zeros((n, 0)), np.zeros((D, 0))
+    r = X.shape[1]
+    return X, basis, whitening(X) if r and door.limits.affords(svd_work(n, r)) else None
 
 
 def enter(

@@ -18,12 +18,11 @@ from widemargin.margins.door import EPS
 from widemargin.margins.engine import Engine, Progress, prune_masses
 from widemargin.pricing import several
 from widemargin.pricing.points import Points as Priceable
-from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.types import Certificate
 
 from .groups import constant, fit
 from .losses import CLASSES
-from .problem import SeveralProblem
+from .problem import SeveralProblem, coordinates
 
 POOL = 200  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add
@@ -60,11 +59,10 @@ class Solver(Engine):
         self.kind = KINDS[points.loss]
         super().__init__(door, tol, seed, progress)
         self.problem, self.points, self.n, self.K = problem, points, len(door.X), points.K
-        self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
+        self.X, self.basis, self.whitening = coordinates(door)  # (n, r), (D, r), (r, r)
         self.r = self.X.shape[1]
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis, faint=door.faint)
         self.where.beat = self.beat
-        self.whitening = whitening(self.X)
         self.V, self.A, self.b = np.zeros((0, self.r)), np.zeros((0, self.K)), np.zeros(self.K)
         self.best_network = self.V, self.A, self.b
         self.upper = self.value()
@@ -137,6 +135,9 @@ class Solver(Engine):
 
     def nothing(self) -> None:
         return None
+
+    def late(self) -> bool:
+        return self.r == 0 or super().late()  # without coordinates there are no neurons to look for
 
     def start(self) -> None:
         """The best constant, unless there is a network to begin with."""

@@ -17,13 +17,12 @@ from widemargin.margins.door import EPS, norm_bound
 from widemargin.margins.engine import Engine, Progress, prune_masses
 from widemargin.pricing import Priced, listed, listing, price, products, write
 from widemargin.pricing.points import Points as Priceable
-from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.pricing.search import maxima
 from widemargin.types import Certificate, Measure
 
 from .bounds import above, dual_below, dual_value, power_of
 from .master import constant, fit
-from .problem import Problem, feasible
+from .problem import Problem, coordinates, feasible
 from .slide import slide
 
 POOL = 300  # neurons that a master may have besides those of the network
@@ -63,11 +62,10 @@ class Solver(Engine):
         door, points, loss = problem.door, problem.points, problem.loss
         super().__init__(door, tol, seed, progress)
         self.problem, self.points, self.loss, self.n = problem, points, loss, len(door.X)
-        self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
+        self.X, self.basis, self.whitening = coordinates(door)  # (n, r), (D, r), (r, r)
         self.r = self.X.shape[1]
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
         self.where.beat = self.beat
-        self.whitening = whitening(self.X)
         self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
         self.V = np.zeros((0, self.r))  # all neurons in play
         self.size = np.linalg.norm(self.X, axis=1)
@@ -161,6 +159,9 @@ class Solver(Engine):
 
     def nothing(self) -> None:
         return None
+
+    def late(self) -> bool:
+        return self.r == 0 or super().late()  # without coordinates there are no neurons to look for
 
     def start(self) -> None:
         """The constant network, which is the best for large decays, unless there is one to begin with."""
@@ -267,6 +268,8 @@ class Solver(Engine):
 
     def search(self, c: np.ndarray) -> float:
         """Neurons that the network should have: the largest |sum_i c_i relu(v . x_i)| that was found."""
+        if not self.r:
+            return 0.0
         if listed(self.where, c):
             if 2 * listing(c) > self.left() + GRACE:
                 return math.inf
@@ -309,8 +312,8 @@ class Solver(Engine):
         good = left <= near * self.share * self.tol * estimate and self.worthwhile(left)
         if not (good or last or (first and self.n * self.r <= CHEAP)):
             return False
-        if 2 * BEGIN * self.n * self.r > self.left() + GRACE:
-            return False  # it would only begin
+        if not self.can_begin():
+            return False
         root = first and not (good or last)
         if not root:
             more = self.search_again(c, value)
@@ -345,6 +348,10 @@ class Solver(Engine):
         self.attempted = self.attempted if root else left
         self.offer(c, (sides[1.0], sides[-1.0]))
         return True
+
+    def can_begin(self) -> bool:
+        """Whether a proof of both sides would do more than begin."""
+        return 2 * BEGIN * self.n * self.r <= self.left() + GRACE
 
     def worthwhile(self, left: float) -> bool:
         """Whether a proof at weights that leave this much open may end better than the last one, whose left `attempted`."""

@@ -17,6 +17,7 @@ ACTIVE, INACTIVE, FREE = 1, 0, -1  # what a node knows about the sign of v . x_i
 THIN = 100.0  # condition number of the points from which half of the local searches start from whitened directions
 NEAR_BITS = 50  # of a basis that holds the points but for rounding
 FRAME_BITS = 8  # of the frame's entries, beside those that the condition of the points needs
+EXACT_RANK = 3e7  # operations in integers up to which the rank is looked at in exact arithmetic: a third of a second
 SYMMETRIC_DIMENSION = 24  # largest in which symmetries are looked for
 # A reflection that moves the points by less, relative to their size, is left out. If it moves none, as x_j <-> x_k does where
 # these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
@@ -79,7 +80,8 @@ class Points:
     @cached_property
     def flat(self) -> bool:
         """Whether the points span r dimensions exactly: else, up to rounding, no sum of them vanishes that a proof could show."""
-        return self.r == self.X0.shape[1] or rank_modulo(self.X0) <= self.r
+        D = self.X0.shape[1]
+        return self.r == D or (self.n * D * min(self.n, D) <= EXACT_RANK and rank_modulo(self.X0) <= self.r)
 
     def as_relu(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights of relu, and those of the linear rest: phi(t) = (1 - slope) relu(t) + slope t."""
@@ -164,7 +166,14 @@ def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             r, Vt = rank, V
         if r == D:
             return np.ascontiguousarray(X), np.eye(D)
+        if r == n:
+            break
     return X @ Vt[:r].T, Vt[:r].T
+
+
+def svd_work(n: int, D: int) -> float:
+    """Operations that the singular values and vectors of (n, D) numbers take, about."""
+    return 6.0 * n * D * min(n, D)
 
 
 def whitening(X: np.ndarray) -> np.ndarray | None:

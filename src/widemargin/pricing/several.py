@@ -30,8 +30,9 @@ COVER_OUTPUTS = 9  # dimensions of w up to which covers are tried
 # Seconds for one of the 2 r vertices and 2^r cones, by dimension r of w, that a cover begins with, and what a vertex takes more
 # for each entry of X.
 VERTEX, CELL, ENTRY = 0.03, 3e-4, 3e-7
+CONE_ENTRY = 4e-7  # seconds for each of the 2^D cones that cones begin with, edge of them and point with weight
 MOST_CELLS = 200_000
-BLOCK = 2000  # cells at once
+BLOCK, NUMBERS = 2000, 2**22  # cells at once, and numbers of one of the arrays that they take
 EPS = float(np.finfo(np.float64).eps)
 FAINT = 1e-70  # values whose fourth powers are lost
 LARGE = 1e150  # a bound that proves nothing
@@ -177,10 +178,15 @@ def price(
     for k, method in enumerate(("cover", "cones") if flat else ("cones", "cover")):
         if k and time.perf_counter() > until:
             return
-        least = free * (2 * (VERTEX + ENTRY * points.X.size) + CELL * 2.0**free)
-        if method == "cover" and free <= COVER_OUTPUTS and time.perf_counter() + least < until:
+        left = until - time.perf_counter()
+        if method == "cover" and free <= COVER_OUTPUTS:
+            tried = left > free * (2 * (VERTEX + ENTRY * points.X.size) + CELL * 2.0**free)
+        else:
+            tried = method == "cones" and D <= CONE_DIMENSIONS and not points.faint
+            tried = tried and left > CONE_ENTRY * 2.0**D * D * np.count_nonzero(g.any(axis=1))
+        if tried and method == "cover":
             yield cover(points, g, goal, until, rng, unscale)
-        elif method == "cones" and D <= CONE_DIMENSIONS and not points.faint:
+        elif tried:
             yield cones(points.X0, g, goal, until, device=points.device)
 
 
@@ -412,6 +418,7 @@ def cones(
     points, weights = put(X[used]), put(g[used])
     V = np.array([np.diag(s) for s in itertools.product((1.0, -1.0), repeat=D)])
     record, ids, cells = Record(len(V)), np.arange(len(V)), len(V)
+    block = min(BLOCK, max(1, NUMBERS // max(1, D * len(used))))
     lams: dict[int, list[list[int]]] = {}
     upper, each, kept = goal, 0.0, 1.0  # seconds for a cone, and the share of them that was halved, of the last ones
     while len(V):
@@ -420,8 +427,8 @@ def cones(
         later = began + each * len(V) * (1 + 4 * kept) > until
         stop = later or cells > MOST_CELLS or bool(np.abs(V).max() > 2.0**50)
         keep, high = np.zeros(len(V), dtype=bool), []
-        for start in range(0, len(V), BLOCK):
-            part = V[start : start + BLOCK]
+        for start in range(0, len(V), block):
+            part = V[start : start + block]
             middle = (part / np.linalg.norm(part, axis=2, keepdims=True)).sum(axis=1)
             (value,) = fetched(values(points, weights, put(middle)))
             if value.max() > goal:
@@ -436,7 +443,7 @@ def cones(
             whole = np.rint(lam * LAMBDA).astype(np.int64)
             for j in range(len(part)) if stop else np.flatnonzero(good).tolist():
                 lams[int(ids[start + j])] = np.column_stack([used[need[j]], whole[j, need[j]]]).tolist()
-            keep[start : start + BLOCK] = ~good
+            keep[start : start + block] = ~good
         if high:
             upper = max(upper, _highest(*(np.concatenate(part) for part in zip(*high))))
         if stop or not keep.any():
