@@ -92,7 +92,9 @@ def check_archive(file: BinaryIO, name: str) -> None:
         members = archive.infolist()
         whole = sum(member.file_size for member in members)
         if whole > ALWAYS + RATIO * held:
-            raise InputError(f"{name} unpacks to {whole} bytes, far more than it holds; write it with numpy.savez")
+            raise InputError(
+                f"{name} unpacks to {whole} bytes, far more than it holds; write it again without compression"
+            )
         entries = 0
         for member in members:
             with archive.open(member) as array:

@@ -139,7 +139,8 @@ def _check_entries(raw: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         for member in archive.infolist():
             with archive.open(member) as file:
-                if file.read(6) != b"\x93NUMPY":  # whatever it is called, it is read as an array where it begins so
+                if file.read(6) != b"\x93NUMPY":  # whatever it is called, it is read as an array where it begins so,
+                    whole += member.file_size  # and else as bytes
                     continue
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
