@@ -249,3 +249,10 @@ def test_an_exception_that_ctrl_c_was_turned_into(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_names_as_long_as_they_may_be(tmp_path):
+    for name in ("x" * 250 + ".json", "\u00e4" * 125 + ".json"):
+        write_atomically(tmp_path / name, b"whole")
+        assert os.listdir(tmp_path) == [name]
+        (tmp_path / name).unlink()

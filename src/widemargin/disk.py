@@ -178,7 +178,8 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
     """
     check_replaceable(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        # Not all of a long name: with what is put behind it, it would be longer than names may be.
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     try:
