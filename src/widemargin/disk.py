@@ -60,7 +60,9 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
         if status.st_size > most:
             raise InputError(f"{name} has {status.st_size} bytes, and at most {most} are read; give a smaller file")
         try:
-            content = file.read(most + 1)
+            content = file.read(
+                status.st_size + 1
+            )  # Python takes as much memory as it is asked to read, not as there is
         except OSError as error:
             raise InputError(f"cannot read {name}: {error.strerror or error}; check the disk") from None
     if len(content) > most:  # it has grown meanwhile

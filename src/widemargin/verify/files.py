@@ -76,7 +76,7 @@ def _read(path: str | Path, most: int = MOST) -> bytes:
             f"it has more than {most >> 20} MB" if stat.S_ISREG(status.st_mode) else "it is no regular file"
         )
     with os.fdopen(handle, "rb") as file:
-        return file.read(most)
+        return file.read(status.st_size)  # Python takes as much memory as it is asked to read, not as there is
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
