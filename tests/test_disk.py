@@ -16,6 +16,7 @@ from widemargin import data, flows, margins, verify
 from widemargin.disk import make_folders, read_file, read_json, write_atomically
 from widemargin.report.checking import recheck
 from widemargin.types import Certificate, Dataset, InputError
+from widemargin.verify import files
 
 POINTS = Dataset([[3.0, 4.0], [-3.0, -4.0]], [1, -1])
 
@@ -249,3 +250,16 @@ def test_an_exception_that_ctrl_c_was_turned_into(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
+def test_names_as_long_as_they_may_be(tmp_path):
+    for name in ("x" * 250 + ".json", "\u00e4" * 125 + ".json"):
+        write_atomically(tmp_path / name, b"whole")
+        assert os.listdir(tmp_path) == [name]
+        (tmp_path / name).unlink()
+
+
+def test_a_small_file_takes_no_more_memory_than_it_has(tmp_path):
+    """However large it might have been: 16 GB for a checkpoint were asked for, which a limit of memory refuses."""
+    (tmp_path / "a").write_bytes(b"four")
+    assert read_file(tmp_path / "a", 1 << 60) == files._read(tmp_path / "a", 1 << 60) == b"four"

@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -291,6 +292,28 @@ def test_gap_of_a_run(tmp_path):
 class Evil:
     def __reduce__(self):
         return print, ("this must not run",)
+
+
+def test_a_model_that_unpacks_to_far_more_is_not_unpacked(tmp_path):
+    """torch would, without a bound."""
+    torch.save({"w": torch.zeros(1 << 25)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "packed.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in plain.namelist():
+            packed.writestr(name, plain.read(name))
+    said = refused("gap", tmp_path / "packed.pt", SPEC, "--weight-decay", 0.02)
+    assert "unpacks to 1342" in said and "write it again without compression" in said
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_of_tensors_are_no_weights(tmp_path):
+    state = network().state_dict() | {"0.weight": torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)])}
+    torch.save(state, tmp_path / "nested.pt")
+    assert "0.weight of the state dict is no array of numbers" in refused(
+        "gap", tmp_path / "nested.pt", SPEC, "--weight-decay", 0.02
+    )
 
 
 def test_pickles_are_never_run(tmp_path, capsys):

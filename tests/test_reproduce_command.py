@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -161,3 +164,31 @@ def test_processes_give_the_same_verdicts(tmp_path):
     assert [one["id"] for one in both] == ["cb-2a", "bn-dyadic"]
     alone = json.loads(run("reproduce", "bn-dyadic", "--out", tmp_path / "one", "--threads", 1, "--json")[1])
     assert both[1]["verdicts"] == alone[0]["verdicts"] and status == 1  # the code's disks are not uniform (E-CB-10)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs signals of Unix")
+def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatch):
+    """Also where it came to this process alone."""
+    script, begun = tmp_path / "python", tmp_path / "begun"
+    script.write_text(f"#!/bin/sh\necho $$ >> {begun}\nexec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    started = time.perf_counter()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        status, _, said = run("reproduce", "toy-1", "toy-2", "toy-3", "--jobs", 2, "--out", tmp_path / "out")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert status == 130 and said == "interrupted; the same command goes on from here\n"
+    assert time.perf_counter() - started < 10
+    numbers = begun.read_text().split()
+    assert len(numbers) == 2
+    for number in numbers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(number), 0)

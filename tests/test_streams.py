@@ -6,7 +6,9 @@ import sys
 
 import pytest
 
+import widemargin
 from test_cli import SMALL, run
+from widemargin.verify import __main__ as checker
 
 XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
 
@@ -143,3 +145,40 @@ def test_a_limit_of_memory_that_libraries_do_not_survive(xor, most):
     script = f'ulimit -c 0 -v {most}000; exec "$0" -m widemargin margin "$1" --kind f1'
     done = subprocess.run(["bash", "-c", script, sys.executable, str(xor)], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "raise the limit" in done.stderr, done
+
+
+ESCAPES = "\x1b]0;mine\x07\x1b[2J"
+
+
+def test_names_do_not_steer_a_terminal(tmp_path):
+    """Neither those of files nor those that files hold."""
+    data, saved = tmp_path / f"a{ESCAPES}\nb.csv", tmp_path / "cert.json"
+    data.write_text(XOR)
+    status, out, said = run("data", data, "--out", tmp_path / f"c{ESCAPES}.csv")
+    assert status == 0 and said.count("\n") == 1 and "\x1b" not in said + out
+    assert run("margin", data, "--kind", "linear", "--save", saved)[0] == 0
+    status, out, said = run("report", saved, "--out", tmp_path / "page.html")
+    assert status == 0 and out.count("\n") == 1 and "\x1b" not in said + out
+
+
+def test_the_checker_alone_says_one_sentence_of_words_that_it_does_not_know(capsys):
+    assert checker.main(["a", "b", f"--{ESCAPES}\nc"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "\x1b" not in said and said.startswith("widemargin.verify: unrecognized")
+
+
+@pytest.mark.slow
+def test_workers_do_not_import_from_the_working_folder(tmp_path):
+    """The command does not, and Python starts processes by -c and -m, which do."""
+    (tmp_path / "multiprocessing.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise ImportError")
+    (tmp_path / "plan.toml").write_text(
+        'function = "margin"\nname = "n"\n[fixed]\nkind = "linear"\ndata = "dyadic:d=2"\n'
+    )
+    source = os.path.dirname(os.path.dirname(widemargin.__file__))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "widemargin").write_text("import sys\nfrom widemargin.__main__ import main\nsys.exit(main())\n")
+    words = [sys.executable, "bin/widemargin", "sweep", "plan.toml", "--store", "store", "--workers", "1"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"} | {"PYTHONPATH": source}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "1 of 1 run" in done.stderr, done.stderr
+    assert not (tmp_path / "ran").exists()

@@ -59,12 +59,22 @@ def _little_memory() -> int:
     return limit >> 20 if limit != resource.RLIM_INFINITY and limit < LEAST else 0
 
 
+def _in_working_folder() -> bool:
+    """Whether this process looks for modules in its working folder first, as `python -m` does and the command does not."""
+    try:
+        return sys.path[:1] == [os.getcwd()]
+    except OSError:  # it is gone
+        return False
+
+
 def main() -> int:
     """Run the command line; the exit status."""
     asked = _CtrlC()
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # jobs in the background ignore Ctrl-C
     if ours:
         signal.signal(signal.SIGINT, asked)
+    if not _in_working_folder():  # workers would look for modules there first: Python starts them by -c and -m
+        os.environ["PYTHONSAFEPATH"] = "1"
     if most := _little_memory():
         _say(
             f"widemargin: a process may have {most} MB of memory here and needs {LEAST >> 20}; raise the limit (ulimit -v)"

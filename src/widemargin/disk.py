@@ -60,7 +60,9 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
         if status.st_size > most:
             raise InputError(f"{name} has {status.st_size} bytes, and at most {most} are read; give a smaller file")
         try:
-            content = file.read(most + 1)
+            content = file.read(
+                status.st_size + 1
+            )  # Python takes as much memory as it is asked to read, not as there is
         except OSError as error:
             raise InputError(f"cannot read {name}: {error.strerror or error}; check the disk") from None
     if len(content) > most:  # it has grown meanwhile
@@ -92,7 +94,9 @@ def check_archive(file: BinaryIO, name: str) -> None:
         members = archive.infolist()
         whole = sum(member.file_size for member in members)
         if whole > ALWAYS + RATIO * held:
-            raise InputError(f"{name} unpacks to {whole} bytes, far more than it holds; write it with numpy.savez")
+            raise InputError(
+                f"{name} unpacks to {whole} bytes, far more than it holds; write it again without compression"
+            )
         entries = 0
         for member in members:
             with archive.open(member) as array:
@@ -176,7 +180,8 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
     """
     check_replaceable(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        # Not all of a long name: with what is put behind it, it would be longer than names may be.
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     try:

@@ -16,6 +16,7 @@ import traceback
 import warnings
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from harm import count, draw
 
@@ -344,3 +345,54 @@ def test_a_batch_that_was_half_written_does_not_count(tmp_path):
     again.append([record(step) for step in range(11, 14)])
     again.close()
     assert steps(tmp_path) == 14
+
+
+def left_behind(folder):
+    """A folder as a killed monitor leaves it: records 0 to 9 in one file, 10 and 11 in the other."""
+    one = monitors.Store(folder, CONFIG)
+    one.append([record(step) for step in range(10)])
+    one.write(everything=True)
+    one.next = math.inf
+    one.append([record(10), record(11)])
+    one.write()
+    assert steps(folder) == 12 and (folder / "newest.arrow").exists()
+    one._unlock()
+    atexit.unregister(one.close)
+
+
+def test_a_monitor_that_goes_on_and_is_killed_too_loses_nothing(tmp_path, monkeypatch):
+    """What the one before wrote stays until it is in the new file."""
+
+    def work(tell):
+        again = monitors.Store(tmp_path, CONFIG, resume=True)
+        tell(12)
+        monkeypatch.setattr(monitors, "write_atomically", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        again.append([record(12)])
+        again.write()
+
+    left_behind(tmp_path)
+    status, said = Child(work).wait()
+    assert status == -signal.SIGKILL and Child.last(said) == 12
+    assert steps(tmp_path) == 12
+
+
+def test_a_monitor_that_goes_on_on_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
+    """A file with fewer records does not take the place of one with more, also where only a few fit."""
+    left_behind(tmp_path)
+    again = monitors.Store(tmp_path, CONFIG, resume=True)
+    whole, full = monitors.write_atomically, True
+
+    def room_for_one(path, content):
+        if full and (callable(content) or len(pa.ipc.open_stream(content).read_all()) > 1):
+            raise OSError(28, "No space left on device", str(path))
+        whole(path, content)
+
+    monkeypatch.setattr(monitors, "write_atomically", room_for_one)
+    again.append([record(12)])
+    again.write()
+    assert "No space" in again.problem and steps(tmp_path) == 12
+    full = False
+    with pytest.warns(UserWarning, match="records cannot be written"):
+        again.append([record(13)])
+    again.close()
+    assert steps(tmp_path) == 14 and not (tmp_path / "newest.arrow").exists()

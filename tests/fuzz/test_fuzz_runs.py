@@ -285,3 +285,28 @@ def test_parameters_of_another_type_are_damage(run, tmp_path):
         put_checkpoint(path, point | {"now": [narrow, point["now"][1]]})
     status, out, answer = command(*run[1], "--out", folder, "--resume")
     assert (status, out) == (2, "") and "is not of type torch.float64" in answer
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("part", ["final", "start", "now"])
+def test_tensors_that_hold_no_numbers_of_their_own_are_damage(run, tmp_path, part):
+    """They came to an error of torch, or to an array of any size."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for kind in ("meta", "nested", "sparse", "view"):
+        for path, whole in ((path, path.read_bytes()) for path in sorted(run[0].glob("checkpoint-*"))):
+            path = folder / path.name
+            path.write_bytes(whole)
+            point = runs._read_checkpoint(path)
+            weights = point["now"][0] if part == "now" else point[part]
+            name = min(weights)
+            weights[name] = {
+                "meta": lambda old: torch.zeros(old.shape, dtype=old.dtype, device="meta"),
+                "nested": lambda old: torch.nested.as_nested_tensor([old[0], old[0]]),
+                "sparse": lambda old: torch.eye(3, dtype=old.dtype).to_sparse_csr(),
+                "view": lambda old: torch.zeros(1, dtype=torch.float32).expand(len(old), 10**12),
+            }[kind](weights[name])
+            put_checkpoint(path, point)
+        command_of = {"now": (*run[1], "--out", folder, "--resume")}.get(part, ("gap", folder, "--weight-decay", "0.1"))
+        status, out, said = command(*command_of)
+        assert (status, out) == (2, "") and ("is no plain tensor" in said or "is far larger than" in said), (kind, said)

@@ -19,6 +19,7 @@ from widemargin.monitor import tables
 from widemargin.monitor.record import Record
 from widemargin.sweep import Run, Sweep
 from widemargin.types import InputError
+from widemargin.verify.files import read_data
 
 
 def tried(what):
@@ -328,6 +329,11 @@ def test_archives_that_unpack_to_far_more_are_refused(tmp_path):
     assert (tmp_path / "d.npz").stat().st_size < 10**6
     status, _, said = command("margin", tmp_path / "d.npz", "--kind", "linear")
     assert status == 2 and "unpacks to" in said
+    with zipfile.ZipFile(tmp_path / "raw.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr("X.npy", bytes(320_000_000))  # no array: numpy would give all its bytes
+    assert "unpacks to" in command("margin", tmp_path / "raw.npz", "--kind", "linear")[2]
+    with pytest.raises(ValueError, match="take 320000000 bytes, far more than its own"):
+        read_data(str(tmp_path / "raw.npz"), "linear")
     (tmp_path / "c.json.gz").write_bytes(gzip.compress(b" " * 10**8, 9))
     status, _, said = command("verify", tmp_path / "c.json.gz", "dyadic:d=2")
     assert status == 2 and "unpacks to more than" in said

@@ -508,6 +508,22 @@ def test_records_that_take_far_more_than_their_file_are_refused_unread(tmp_path,
         load(tmp_path / "run")
 
 
+def test_compressed_batches_are_refused_unread(tmp_path, monkeypatch):
+    """A few bytes of them unpack to any amount before anybody could count; monitors write none."""
+    repeated_records(tmp_path / "run", 1000)
+    table = load(tmp_path / "run").replace_schema_metadata({b"after": b"0"})
+    path, packed = tmp_path / "run" / "newest.arrow", pa.BufferOutputStream()
+    with pa.ipc.new_stream(packed, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(table)
+    plain = tables.arrow_bytes(table)
+    path.write_bytes(plain + plain[:-9])  # a second head and a batch that is not whole: what is before them counts
+    assert len(load(tmp_path / "run")) == 1000
+    monkeypatch.setattr(tables, "_whole_ones", lambda *_: pytest.fail("something is read"))
+    path.write_bytes(packed.getvalue())
+    with pytest.raises(InputError, match=r"newest\.arrow cannot be read \(it is compressed"):
+        load(tmp_path / "run")
+
+
 @pytest.mark.slow
 def test_long_names_that_come_again_are_read_a_few_at_a_time(tmp_path):
     repeated_records(tmp_path / "run", 2000, name="x" * 100_000)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from widemargin.disk import check_archive
 from widemargin.types import Dataset, InputError
 
 from .options import legal
@@ -33,6 +34,11 @@ def state_dict(name: str) -> Mapping[str, Any]:
         import torch
 
         try:
+            with path.open("rb") as file:
+                if (
+                    file.read(4) == b"PK\x03\x04"
+                ):  # torch packs nothing, but unpacks what others have, whatever its size
+                    check_archive(file, name)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
                 state = torch.load(path, map_location="cpu", weights_only=True)
@@ -40,7 +46,7 @@ def state_dict(name: str) -> Mapping[str, Any]:
             raise InputError(
                 f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
             ) from None
-        except MemoryError:  # which says nothing of the file
+        except (InputError, MemoryError):  # the latter says nothing of the file
             raise
         except Exception:  # damaged files and other formats raise nearly anything, and say nothing that helps
             raise InputError(

@@ -11,7 +11,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
 from .options import Command, check_kept, check_writable, integer, legal, threaded, timed, use_threads
-from .screen import say
+from .screen import print_lines, say
 
 
 def report(options: argparse.Namespace) -> int:
@@ -39,8 +39,7 @@ def report(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain_json(page.to_dict() | {"out": options.out}), allow_nan=False))
     else:
-        for section in page.sections:
-            print(section.title)
+        print_lines([section.title for section in page.sections])
     say(f"written to {options.out}; open it in a browser")
     return 0
 

@@ -6,16 +6,17 @@ import argparse
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from widemargin.json_values import plain_json
 from widemargin.types import InputError, check_device
 
 from .options import INTERRUPTED, Command, integer, legal, placed, seeded, threaded, use_threads
-from .screen import print_table, say
+from .screen import print_lines, print_table, say
 
 Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
 
@@ -84,23 +85,39 @@ def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
 
     words = ["--scale", options.scale, "--device", options.device, "--out", options.out, "--seed", str(options.seed)]
     words += [] if options.threads is None else ["--threads", str(options.threads)]
+    running: set[subprocess.Popen[str]] = set()
+    ended = threading.Event()
 
     def work(reproduction: Any) -> Done:
         started = time.perf_counter()
         command = [sys.executable, "-m", "widemargin", "reproduce", reproduction.id, *words, "--json"]
-        run = subprocess.run(command, capture_output=True, text=True, check=False)
-        if run.returncode not in (0, 1) or not run.stdout:
-            last = (run.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("widemargin: ")
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            running.add(run)
+            printed, told = run.communicate()
+            running.remove(run)
+        if ended.is_set():  # what was broken off is no verdict
+            return reproduction, [], 0.0
+        if run.returncode not in (0, 1) or not printed:
+            last = (told.strip().splitlines() or ["no message"])[-1].removeprefix("widemargin: ")
             return reproduction, [_left_out(reproduction, last)], time.perf_counter() - started
         say(f"{reproduction.id}  done")
-        (said,) = json.loads(run.stdout)
+        (said,) = json.loads(printed)
         return reproduction, [Verdict(**verdict) for verdict in said["verdicts"]], time.perf_counter() - started
 
     longest = sorted(chosen, key=lambda known: -(known.full if options.scale == "paper" else known.quick))
-    with ThreadPoolExecutor(options.jobs) as pool:
-        tasks = {known.id: pool.submit(work, known) for known in longest}
+    pool = ThreadPoolExecutor(options.jobs)
+    tasks = {known.id: pool.submit(work, known) for known in longest}
+    try:
         for reproduction in chosen:
             yield tasks[reproduction.id].result()
+    finally:  # after Ctrl-C, which a terminal sends to all of them, none is begun any more, and none is waited for
+        ended.set()
+        pool.shutdown(wait=False, cancel_futures=True)
+        begun = [task for task in tasks.values() if not task.cancelled()]
+        for end in (subprocess.Popen.terminate, subprocess.Popen.kill):
+            if wait(begun, timeout=1.0).not_done:
+                for run in list(running):
+                    end(run)
 
 
 def _left_out(reproduction: Any, why: str) -> Any:
@@ -135,10 +152,10 @@ def _print(done: list[Done]) -> None:
     for reproduction, verdicts, seconds in done:
         for verdict in verdicts:
             if verdict.holds is not True and verdict.reason:
-                print(f"{reproduction.id}: {verdict.claim}: {verdict.reason}")
+                print_lines([f"{reproduction.id}: {verdict.claim}: {verdict.reason}"])
             if verdict.chosen_after:
                 beside = f"; {other(verdict.to_dict())}" if verdict.again else ""
-                print(f"{reproduction.id}: {verdict.claim}: chosen after: {verdict.chosen_after}{beside}")
+                print_lines([f"{reproduction.id}: {verdict.claim}: chosen after: {verdict.chosen_after}{beside}"])
         say(f"{reproduction.id}: {seconds:.1f} s")
     counts = count(verdict for _, verdicts, _ in done for verdict in verdicts)
     print(", ".join(f"{number} {name}" for name, number in counts.items()))

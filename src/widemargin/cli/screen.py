@@ -78,14 +78,14 @@ def _print_stacked(title: str, columns: Sequence[str], rows: Sequence[Sequence[s
             if len(text) > SHORT:
                 out += textwrap.wrap(f"{name}: {text}", width, initial_indent="  ", subsequent_indent="    ")
     for line in out:
-        print("".join(c if c.isprintable() else "?" for c in line))
+        print(_shown(line))
 
 
 def print_lines(lines: Sequence[str]) -> None:
     """Sentences, each on lines of its own, without anything that a terminal would obey; broken at words where it is narrow."""
     width = terminal().width
     for line in lines:
-        shown = "".join(c if c.isprintable() else "?" for c in line)
+        shown = _shown(line)
         print("\n".join(textwrap.wrap(shown, width, subsequent_indent="  ") if width < NARROW else [shown]))
 
 
@@ -93,7 +93,12 @@ def plain(text: str) -> Any:
     """Text that rich prints as it is, brackets included."""
     from rich.text import Text
 
-    return Text("".join(c if c.isprintable() else "?" for c in text))
+    return Text(_shown(text))
+
+
+def _shown(text: str) -> str:
+    """Text without anything that a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def terminal(stderr: bool = False) -> Console:
@@ -110,15 +115,15 @@ def terminal(stderr: bool = False) -> Console:
 
 
 def say(text: str) -> None:
-    """A note, on standard error; without one there is nobody to tell."""
+    """A note, on standard error; without one there is nobody to tell. Names in it may hold what a terminal would obey."""
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(_shown(text), file=sys.stderr, flush=True)
 
 
 def complain(text: str) -> int:
     line = " ".join(text.split())  # one line, whatever the names in it hold
     line = line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
-    say(f"widemargin: {''.join(c if c.isprintable() else '?' for c in line)}")
+    say(f"widemargin: {line}")
     return 2
 
 

@@ -56,23 +56,18 @@ def sweep(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain_json(shown), allow_nan=False))
     new = state.done - state.before
-    _say(f"{state.done} of {state.total} runs are in {store}, {new} of them new, in {_clock(state.seconds)}")
+    say(f"{state.done} of {state.total} runs are in {store}, {new} of them new, in {_clock(state.seconds)}")
     if state.lost:
-        _say(f"workers died; batches were handed out again {_count(state.lost, 'time')}")
+        say(f"workers died; batches were handed out again {_count(state.lost, 'time')}")
     for text in state.errors:
-        _say(f"failed: {text}")
+        say(f"failed: {text}")
     if state.failed:
-        _say(f"{_count(state.failed, 'run')} failed, to be tried again")
-        _say(f'widemargin query {store} "select * from failures" tells more')
+        say(f"{_count(state.failed, 'run')} failed, to be tried again")
+        say(f'widemargin query {store} "select * from failures" tells more')
     if state.interrupted:
-        _say("interrupted; the same command goes on from here")
+        say("interrupted; the same command goes on from here")
         return INTERRUPTED
     return 1 if state.failed else 0
-
-
-def _say(text: str) -> None:
-    """A note with names and messages that others wrote: without what could steer a terminal."""
-    say(str(plain(text)))
 
 
 def _dry_run(plan: Any, store: str, options: argparse.Namespace) -> int:
@@ -105,7 +100,7 @@ def _progress(name: str) -> Iterator[Callable[[Any], None]]:
             nonlocal last
             if state.seconds - last >= EVERY:
                 last = state.seconds
-                _say(f"{name}: {state.done} of {state.total} runs, {_words(state)}")
+                say(f"{name}: {state.done} of {state.total} runs, {_words(state)}")
 
         yield line
         return

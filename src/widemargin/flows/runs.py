@@ -64,6 +64,7 @@ FORMERLY = {  # what classes of rules were called when a folder was written
     "PerturbedWGF": "PerturbedWassersteinFlow",
 }
 
+VIEW = 1 << 26  # numbers that a tensor in a checkpoint may show, whatever it holds
 MOST = 1 << 34  # bytes of a checkpoint, of the data or of a part of the records
 STATUSES = ("running", "finished", "reached", "diverged")
 
@@ -94,7 +95,12 @@ CONFIG = table(
 
 
 def _tensor(value: Any, where: str) -> None:
-    need(isinstance(value, torch.Tensor) and not value.is_sparse and not value.is_quantized, where, "is no tensor")
+    need(isinstance(value, torch.Tensor) and not value.is_quantized, where, "is no tensor")
+    # Sparse ones, those of several others, and those of the device "meta", which hold no numbers.
+    plain = value.layout == torch.strided and not value.is_nested and value.device.type == "cpu"
+    need(plain, where, "is no plain tensor")
+    # A view of one number may be of any shape.
+    need(value.numel() <= VIEW + value.untyped_storage().nbytes(), where, "is far larger than what it holds")
     need(value.dtype in (torch.float64, torch.float32, torch.int64, torch.int32, torch.int8, torch.bool, torch.uint8),
          where, f"holds {value.dtype}")  # fmt: skip
 

@@ -108,12 +108,12 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
 
 
 def _tensor(name: Any, value: Any) -> np.ndarray:
-    # A file of a few bytes may hold views of any shape, so the size is looked at before anything is copied.
-    if math.prod(getattr(value, "shape", ())) > MOST:
-        raise InputError(
-            f"{str(name)[:40]} of the state dict has more than {MOST:.0e} numbers; this is no two-layer network"
-        )
     try:
+        # A file of a few bytes may hold views of any shape, so the size is looked at before anything is copied.
+        if math.prod(getattr(value, "shape", ())) > MOST:  # a RuntimeError where a tensor is of several others
+            raise InputError(
+                f"{str(name)[:40]} of the state dict has more than {MOST:.0e} numbers; this is no two-layer network"
+            )
         if "complex" in str(getattr(value, "dtype", "")):
             raise TypeError
         return np.array(to_numpy(value), dtype=np.float64)

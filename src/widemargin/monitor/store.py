@@ -107,7 +107,8 @@ class Store:
             self.written = count_rows(self.folder / RECORDS) if resume else 0  # rows in records.parquet,
             self.added = 0  # those after them in newest.arrow, whose columns are
             self.schema: Any = None
-            self.tail = there.slice(self.written)  # and those that are in neither yet
+            self.tail = there.slice(self.written)  # and those that are in neither yet, but for
+            self.kept = len(self.tail)  # the first ones, in the newest.arrow of a monitor before
             self.config = _as_json(config)
             write_atomically(self.folder / CONFIG, self.config)
         except BaseException as error:
@@ -182,13 +183,13 @@ class Store:
             give_back_memory()
             self.next += SHARE * (time.thread_time() - began)  # these writings count too
             return
-        if not self.added and (self.folder / NEWEST).exists():  # of a monitor before, whose rows are in `tail`
-            (self.folder / NEWEST).unlink()
         try:
-            write_atomically(self.folder / RECORDS, parquet_of(self.tail, self.written, self.folder))
+            # A newest.arrow of a monitor before has rows that are in `tail`; it stays until they are in records.parquet.
+            write_atomically(self.folder / RECORDS, parquet_of(self.tail, self.written, self.added, self.folder))
         finally:  # a full disk is not tried every second either
             self.next = time.monotonic() + SHARE * (time.thread_time() - began)
         self.written, self.added, self.tail = self.written + self.added + len(self.tail), 0, as_table([])
+        self.kept = 0
         (self.folder / NEWEST).unlink(missing_ok=True)
         give_back_memory(everything=True)
 
@@ -213,11 +214,12 @@ class Store:
                     file.truncate(end)
                     raise
         self.added += len(rows)
+        self.kept = 0
 
     def _add_what_fits(self) -> None:
         """The disk has no room for all records: the first ones, as many as fit."""
         some = len(self.tail)
-        while some:
+        while some and (self.added or some >= self.kept):  # a file with fewer would replace one that has them
             try:
                 self._add(self.tail.slice(0, some))
                 self.tail = self.tail.slice(some)
@@ -252,11 +254,11 @@ class Store:
         self.due.set()
         self.write(everything=True)
         if self.problem:
-            kept = f"all records are kept, the last {self.added} of them in {NEWEST}: {self.problem}"
+            kept = f"all records are kept, the last {self.added + self.kept} of them in {NEWEST}: {self.problem}"
             if not self.folder.is_dir():
                 kept = f"{self.folder} is gone, and {self.written + self.added + len(self.tail)} records with it"
-            elif len(self.tail):
-                kept = f"the last {len(self.tail)} records are lost: {self.problem}"
+            elif len(self.tail) > self.kept:
+                kept = f"the last {len(self.tail) - self.kept} records are lost: {self.problem}"
             warnings.warn(kept, stacklevel=3)
         self.closed = True
         self._unlock()

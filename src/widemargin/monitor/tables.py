@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import io
 import itertools
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,10 +63,10 @@ def joined(tables: Sequence[Any]) -> Any:
     return joined.combine_chunks() if joined.num_columns and joined.column(0).num_chunks > PIECES else joined
 
 
-def parquet_of(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], None]:
+def parquet_of(tail: Any, before: int, added: int, folder: Path) -> Callable[[BinaryIO], None]:
     """What writes all rows of a folder, a piece at a time so that memory does not grow with them, and then `tail`.
 
-    `before` are in records.parquet, the others in newest.arrow.
+    `before` are in records.parquet, `added` in newest.arrow.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -73,7 +74,7 @@ def parquet_of(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], Non
     def write(file: BinaryIO) -> None:
         with contextlib.ExitStack() as stack:
             old = stack.enter_context(pq.ParquetFile(folder / RECORDS)) if before else None
-            newest = _stream(folder / NEWEST, stack)
+            newest = pa.ipc.open_stream(stack.enter_context((folder / NEWEST).open("rb"))) if added else None
             known = [] if old is None else [old.schema_arrow]
             known += [] if newest is None else [newest.schema]
             schema = pa.unify_schemas([part.remove_metadata() for part in (*known, tail.schema)])
@@ -91,15 +92,6 @@ def parquet_of(tail: Any, before: int, folder: Path) -> Callable[[BinaryIO], Non
             writer.write_table(widened([*some, tail], schema), PIECE)
 
     return write
-
-
-def _stream(path: Path, stack: contextlib.ExitStack) -> Any:
-    """The rows of newest.arrow, to be read one batch after the other; None where there is none."""
-    import pyarrow as pa
-
-    if not path.exists():
-        return None
-    return pa.ipc.open_stream(stack.enter_context(path.open("rb")))
 
 
 def _whole_ones(stream: Any) -> Iterator[Any]:
@@ -147,6 +139,8 @@ def read_table(path: Path) -> Any:
             batches, schema = _batches(pq.ParquetFile(io.BytesIO(content)), room)
         else:
             stream = pa.ipc.open_stream(content)
+            _check_columns(stream.schema.empty_table())
+            _check_unpacked(content)
             batches, schema = _whole_ones(stream), stream.schema
         table = pa.Table.from_batches(_within(batches, room), schema)
         table.validate(full=True)
@@ -170,6 +164,34 @@ def _batches(file: Any, room: int) -> tuple[Iterator[Any], Any]:
     words = [part.total_uncompressed_size for part in parts if part.physical_type == "BYTE_ARRAY"]
     # A text is as long as all of its column at most, and may be that of every row.
     return file.iter_batches(max(1, min(PIECE, ALWAYS // max(words, default=1))), use_threads=False), file.schema_arrow
+
+
+def _check_unpacked(content: bytes) -> None:
+    """A Misfit where a batch of newest.arrow is compressed. Monitors write none so, and arrow would unpack all of it, a thousand
+    times its size, before anybody could count."""
+    import pyarrow as pa
+
+    with contextlib.suppress(pa.ArrowInvalid, OSError):  # the last one may not be whole
+        for message in pa.ipc.MessageReader.open_stream(content):
+            if message.type == "record batch":
+                need(not _is_packed(message.metadata.to_pybytes()), "it", "is compressed, as no monitor writes it")
+
+
+def _is_packed(head: bytes) -> bool:
+    """Whether the flatbuffer of a record batch, which arrow has verified, has the field `compression`; pyarrow does not tell."""
+
+    def field(table: int, number: int) -> int:
+        """Where a field of a table lies; 0 where it has none."""
+        slots = table - struct.unpack_from("<i", head, table)[0]
+        slot = 4 + 2 * number
+        offset = (
+            struct.unpack_from("<H", head, slots + slot)[0] if slot < struct.unpack_from("<H", head, slots)[0] else 0
+        )
+        return table + offset if offset else 0
+
+    header = field(struct.unpack_from("<I", head, 0)[0], 2)  # Message: version, type of the header, header, ...
+    batch = header + struct.unpack_from("<I", head, header)[0]
+    return field(batch, 3) > 0  # RecordBatch: length, nodes, buffers, compression, ...
 
 
 def _within(batches: Iterator[Any], room: int) -> Iterator[Any]:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from .files import load, read_data
 from .frame import EXIT, check, data_hash, restored
@@ -57,8 +57,13 @@ def _complain(text: str) -> int:
     return 2
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise SystemExit(_complain(f"{message}; see {self.prog} --help"))
+
+
 def _answer(argv: list[str] | None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m widemargin.verify",
         description="Re-check a saved certificate in exact arithmetic.",
         epilog="exit status: 0 proved exactly, 1 refused, 2 bad input, 3 holds with a probability, 4 not proved",

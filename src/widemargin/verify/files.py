@@ -76,7 +76,7 @@ def _read(path: str | Path, most: int = MOST) -> bytes:
             f"it has more than {most >> 20} MB" if stat.S_ISREG(status.st_mode) else "it is no regular file"
         )
     with os.fdopen(handle, "rb") as file:
-        return file.read(most)
+        return file.read(status.st_size)  # Python takes as much memory as it is asked to read, not as there is
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -139,7 +139,8 @@ def _check_entries(raw: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         for member in archive.infolist():
             with archive.open(member) as file:
-                if file.read(6) != b"\x93NUMPY":  # whatever it is called, it is read as an array where it begins so
+                if file.read(6) != b"\x93NUMPY":  # whatever it is called, it is read as an array where it begins so,
+                    whole += member.file_size  # and else as bytes
                     continue
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
