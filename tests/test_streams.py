@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -182,3 +183,14 @@ def test_workers_do_not_import_from_the_working_folder(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and "1 of 1 run" in done.stderr, done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_the_checker_alone_is_interrupted_while_it_is_imported(tmp_path):
+    """`python -m` imports its package before anything of it runs: Ctrl-C there ended in a traceback."""
+    (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    source = Path(widemargin.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-m", "widemargin.verify", "cert.json", "data.npz"], cwd=tmp_path, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(source)])},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -58,11 +58,25 @@ def test_a_largest_decay_without_time_for_the_span(loss, request):
         optima.path(data, decays=3, loss=loss, time_limit=1.0)
 
 
-def test_a_gap_without_time_for_the_span(slow):
-    data = drawn(8, 30, "logistic")
-    net = {"0.weight": torch.ones(2, 30), "2.weight": torch.ones(1, 2)}
-    found = optima.gap(net, data, weight_decay=0.01, time_limit=1.0)
-    assert found.certificate.verify(data).failed is None and found.objective >= found.certificate.lower
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_a_gap_without_time_for_the_span(loss, slow):
+    """The network that is compared is known all the same, and it is far better than the best constant."""
+    data = drawn(8, 30, loss)
+    y = data.y.reshape(8, -1)  # (n, K)
+    w, outer = (
+        (np.linalg.pinv(data.X) @ y).T,
+        np.eye(y.shape[1]) * (1 if loss == "squared" else 9),
+    )  # f(x_i) = y_i, or 9 y_i
+    net = {"0.weight": torch.tensor(np.vstack([w, -w])), "2.weight": torch.tensor(np.hstack([outer, -outer]))}
+    found = optima.gap(net, data, loss=loss, weight_decay=1e-6, time_limit=1.0)
+    cert = found.certificate
+    assert cert.verify(data).failed is None and cert.lower <= cert.upper <= found.balanced * (1 + 1e-9)
+    constant = optima.f1(data, loss=loss, weight_decay=1e-6, time_limit=1.0)
+    assert constant.upper > cert.upper
+    worse = optima.gap(
+        {name: 100 * value for name, value in net.items()}, data, loss=loss, weight_decay=1.0, time_limit=1.0
+    )
+    assert worse.certificate.verify(data).failed is None and worse.certificate.atoms == 0
 
 
 def test_points_that_span_as_much_as_they_can_are_decomposed_once(monkeypatch):

@@ -103,7 +103,7 @@ def coordinates(door: Door) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """The points (n, r) in a basis (D, r) of their span, the basis, and their whitening, if they need it.
 
     Where there is no time to find the span, all coordinates are taken; and where these are far more than points, none (r = 0):
-    then only networks without neurons are looked at.
+    then only networks without neurons are looked at, and one that is given (`along`).
     """
     n, D = door.X.shape
     if door.limits.affords(2 * svd_work(n, D)):
@@ -114,6 +114,12 @@ def coordinates(door: Door) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         X, basis = np.zeros((n, 0)), np.zeros((D, 0))
     r = X.shape[1]
     return X, basis, whitening(X) if r and door.limits.affords(svd_work(n, r)) else None
+
+
+def along(door: Door, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points (n, r) in a basis (D, r) of the span of neurons theta (m, D), and the basis."""
+    basis = np.linalg.qr(theta.T)[0]
+    return door.X @ basis, basis
 
 
 def enter(

@@ -22,7 +22,7 @@ from widemargin.types import Certificate
 
 from .groups import constant, fit
 from .losses import CLASSES
-from .problem import SeveralProblem, coordinates
+from .problem import SeveralProblem, along, coordinates
 
 POOL = 200  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add
@@ -61,6 +61,7 @@ class Solver(Engine):
         self.problem, self.points, self.n, self.K = problem, points, len(door.X), points.K
         self.X, self.basis, self.whitening = coordinates(door)  # (n, r), (D, r), (r, r)
         self.r = self.X.shape[1]
+        self.blind = not self.r  # there are no coordinates to look for neurons in
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis, faint=door.faint)
         self.where.beat = self.beat
         self.V, self.A, self.b = np.zeros((0, self.r)), np.zeros((0, self.K)), np.zeros(self.K)
@@ -74,6 +75,10 @@ class Solver(Engine):
 
     def begin_with(self, theta: np.ndarray, outer: np.ndarray, offset: np.ndarray) -> None:
         """Start from a network in units of the data."""
+        if not self.r:
+            self.X, self.basis = along(self.door, theta)
+            self.r, self.V = self.X.shape[1], self.basis[:0]
+            self.best_network = self.V, *self.best_network[1:]
         theta = theta @ self.basis
         size = np.linalg.norm(theta, axis=1)
         on = (size > 0) & outer.any(axis=1)
@@ -137,7 +142,7 @@ class Solver(Engine):
         return None
 
     def late(self) -> bool:
-        return self.r == 0 or super().late()  # without coordinates there are no neurons to look for
+        return self.blind or super().late()
 
     def start(self) -> None:
         """The best constant, unless there is a network to begin with."""

@@ -22,7 +22,7 @@ from widemargin.types import Certificate, Measure
 
 from .bounds import above, dual_below, dual_value, power_of
 from .master import constant, fit
-from .problem import Problem, coordinates, feasible
+from .problem import Problem, along, coordinates, feasible
 from .slide import slide
 
 POOL = 300  # neurons that a master may have besides those of the network
@@ -64,6 +64,7 @@ class Solver(Engine):
         self.problem, self.points, self.loss, self.n = problem, points, loss, len(door.X)
         self.X, self.basis, self.whitening = coordinates(door)  # (n, r), (D, r), (r, r)
         self.r = self.X.shape[1]
+        self.blind = not self.r  # there are no coordinates to look for neurons in
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
         self.where.beat = self.beat
         self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
@@ -90,6 +91,11 @@ class Solver(Engine):
 
     def begin_with(self, network: Measure, offset: float) -> None:
         """Start from a network in units of the data."""
+        if not self.r:
+            self.X, self.basis = along(self.door, network.theta)
+            self.r = self.X.shape[1]
+            self.W, self.V, self.size = self.basis[:0], self.basis[:0], np.linalg.norm(self.X, axis=1)
+            self.best_network = self.W, *self.best_network[1:]
         theta, mass = network.theta @ self.basis, np.ldexp(network.mass, self.door.shift - self.problem.power)
         on = (mass != 0) & theta.any(axis=1)
         if not on.any():
@@ -161,7 +167,7 @@ class Solver(Engine):
         return None
 
     def late(self) -> bool:
-        return self.r == 0 or super().late()  # without coordinates there are no neurons to look for
+        return self.blind or super().late()
 
     def start(self) -> None:
         """The constant network, which is the best for large decays, unless there is one to begin with."""
@@ -268,7 +274,7 @@ class Solver(Engine):
 
     def search(self, c: np.ndarray) -> float:
         """Neurons that the network should have: the largest |sum_i c_i relu(v . x_i)| that was found."""
-        if not self.r:
+        if self.blind:
             return 0.0
         if listed(self.where, c):
             if 2 * listing(c) > self.left() + GRACE:

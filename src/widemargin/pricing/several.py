@@ -635,6 +635,7 @@ def _scalar(
             max_nodes=most,
             quadratic=quadratic,
             beat=points.beat,
+            columns=D,
         )
         nodes += result.nodes
         met.append(result.directions)

@@ -40,7 +40,8 @@ NEWTON_NODES = 1000  # and how many nodes are tried without them
 NEWTON_WORK = 2e7  # operations of a step of a batch: more take seconds, and no clock is looked at inside
 # A sum of unit vectors that is shorter, relative to its weights, is taken for 0; it is worked out exactly when written.
 NOTHING = 1e-10
-WRITING = 1.5e-5, 5e-4  # seconds to write a node down, with linear and with quadratic bounds
+WRITING = 1.5e-5, 5e-4  # seconds to write a node down, with linear and with quadratic bounds,
+PRODUCT = 2e-10  # and for each of its products with a point's coordinate, those of the other side too
 LOOK = 0.1  # of the nodes that a tree may have, after which it first asks whether it will be done by then
 NEAR = 1.05  # nodes this close to the limit get a second round of steps
 RECORD_BYTES = 1 << 27  # above this the proof is not kept
@@ -152,12 +153,14 @@ class Tree(Terms):
         quadratic: bool = True,
         empties: bool = True,
         beat: Callable[[], None] | None = None,
+        columns: int = 0,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed.
+        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed. `columns` are those
+        of the points as they are written down, which may be far more than their rank.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -198,7 +201,8 @@ class Tree(Terms):
             if highest <= limit:
                 break
             # What is not written down was not proved in time.
-            writing = 0.0 if log is None else nodes * WRITING[moments is not None]
+            each = WRITING[moments is not None] + PRODUCT * rows * columns
+            writing = 0.0 if log is None else nodes * each
             if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
                 break
             if best > give_up and nodes > (LEAVE_AFTER if self.X.shape[1] > NEWTON_RANK else NEWTON_NODES):

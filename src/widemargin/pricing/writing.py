@@ -48,7 +48,7 @@ def write(
     rows = np.vstack([X[points], roots.astype(float)]) if len(roots) else X[points]
     size = np.linalg.norm(X[points], axis=1)
     error = np.finfo(float).eps * (len(rows) + X.shape[1] + 16)
-    flat_rows, flat_linear = _flat(rows, linear)
+    flat: tuple[np.ndarray, np.ndarray] | None = None  # of quadratic leaves, if there are any
     for start in range(0, len(owners), BLOCK):
         block = signs[start : start + BLOCK]
         state = np.array(block, dtype=np.int8).reshape(len(block), p)  # (L, p)
@@ -90,9 +90,8 @@ def write(
             for candidate in quadratic.bounds(owners[start + j]):
                 if bound[j] <= enough:
                     break
-                leaf, value = candidate.write(
-                    state[j], weight, size, flat_rows, flat_linear, shift, root_scale, n, X.shape[1]
-                )
+                flat = flat or _flat(rows, linear)
+                leaf, value = candidate.write(state[j], weight, size, *flat, shift, root_scale, n, X.shape[1])
                 if value < bound[j]:
                     straight[j], bound[j] = leaf, value
         upper = max(upper, float(bound.max()))

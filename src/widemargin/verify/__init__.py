@@ -6,6 +6,18 @@ and the data; each other module has the rules of one family of proofs. `python -
 a file where only numpy is installed.
 """
 
+import os
+import signal
+import sys
+
+if (
+    sys.argv[:1] == ["-m"]
+    and __name__ in sys.orig_argv
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    # `python -m` imports this before __main__, and an exception in the middle of that would end in a traceback.
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"interrupted\n"), os._exit(130)))
+
 from .exact import integers, matmul, positive_semidefinite, sqrt_up
 from .files import load
 from .frame import CHANCE, EXIT, FORMAT, KINDS, PROVED, REFUSED, UNPROVED, Verdict, check, data_hash, digest, restored
