@@ -22,7 +22,7 @@ import torch
 import widemargin
 from widemargin import Certificate, Dataset, kinds
 
-SIZES = ("1000x5", "5000x50", "20000x5", "100000x5", "1000000x5")
+SIZES = ("1000x5", "2000x2000", "5000x50", "20000x5", "100000x5", "1000000x5")
 LIMITS = (1.0, 5.0)
 WIDTH = 1000  # random neurons of frozen, rf and bn
 DECAY = 0.01  # weight decay of optima

@@ -307,6 +307,15 @@ def test_soft_functions_of_many_points_are_those_of_some(monkeypatch):
         assert np.isfinite(fitted.predict(X)).all()
 
 
+def test_a_soft_margin_has_as_many_points_as_a_kernel_matrix_may_have(monkeypatch):
+    for module in ("optima.estimators", "margins.kernel_machines"):
+        monkeypatch.setattr(f"widemargin.{module}.GIVEN", 20)
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((30, 2)), rng.choice([-1, 1], 30)
+    fitted = margins.MaxMarginClassifier("f2").fit(np.vstack([X, X[:1]]), np.append(y, -y[0]))
+    assert fitted.soft_ and len(fitted._function.points) == 20
+
+
 def test_points_without_weight_are_not_kept():
     X = np.vstack([np.eye(2), -np.eye(2), 5 * np.eye(2) + 3, 5 * np.eye(2) + 4])
     fitted = margins.MaxMarginClassifier("f2", bias=True).fit(X, [1, 1, -1, -1, 1, 1, 1, 1])
