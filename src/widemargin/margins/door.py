@@ -83,7 +83,7 @@ class Limits:
 
     def affords(self, operations: float) -> bool:
         """Whether one call of so many operations, which all else waits for, leaves half of the time for what follows."""
-        return operations <= max(0.5 * self.left(), LEAST) * speed()
+        return operations <= LEAST * speed() or operations <= 0.5 * self.left() * speed()  # a small one needs no clock
 
     def search_work(self) -> float:
         """Starts times entries of X of local searches on a CPU, whose first values do not look at the clock."""

@@ -31,6 +31,7 @@ COVER_OUTPUTS = 9  # dimensions of w up to which covers are tried
 # for each entry of X.
 VERTEX, CELL, ENTRY = 0.03, 3e-4, 3e-7
 CONE_ENTRY = 4e-7  # seconds for each of the 2^D cones that cones begin with, edge of them and point with weight
+GRACE = 0.1  # seconds that the first of them may take in any case
 MOST_CELLS = 200_000
 BLOCK, NUMBERS = 2000, 2**22  # cells at once, and numbers of one of the arrays that they take
 EPS = float(np.finfo(np.float64).eps)
@@ -183,7 +184,7 @@ def price(
             tried = left > free * (2 * (VERTEX + ENTRY * points.X.size) + CELL * 2.0**free)
         else:
             tried = method == "cones" and D <= CONE_DIMENSIONS and not points.faint
-            tried = tried and left > CONE_ENTRY * 2.0**D * D * np.count_nonzero(g.any(axis=1))
+            tried = tried and max(left, GRACE) > CONE_ENTRY * 2.0**D * D * np.count_nonzero(g.any(axis=1))
         if tried and method == "cover":
             yield cover(points, g, goal, until, rng, unscale)
         elif tried:
@@ -618,7 +619,7 @@ def _scalar(
         used: list[int] = np.flatnonzero(c).tolist()
         side = {"shift": 0, "points": used, "tree": [-1], "leaves": [[0] * len(used)]}
         return side, 0.0, 0, np.zeros((0, points.r))
-    tree = signs.Tree(Xt, points.tensor(c))
+    tree = signs.Tree(Xt, points.tensor(c), columns=D)
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
     stages: list[tuple[bool, float]] = [(False, math.inf)]
@@ -635,7 +636,6 @@ def _scalar(
             max_nodes=most,
             quadratic=quadratic,
             beat=points.beat,
-            columns=D,
         )
         nodes += result.nodes
         met.append(result.directions)

@@ -69,7 +69,16 @@ class Log:
 
 
 class Tree(Terms):
-    """Branch and bound over the signs of the positive terms."""
+    """Branch and bound over the signs of the positive terms.
+
+    `columns` are those of the points as they are written down, which may be far more than their rank.
+    """
+
+    def __init__(
+        self, X: Tensor, c: Tensor, roots: Tensor | None = None, linear: Tensor | None = None, columns: int = 0
+    ):
+        super().__init__(X, c, roots, linear)
+        self.columns = columns
 
     def evaluate(
         self, sign: Tensor, start: Tensor, steps: int = STEPS, limit: float = np.inf, everywhere: bool = False
@@ -153,14 +162,12 @@ class Tree(Terms):
         quadratic: bool = True,
         empties: bool = True,
         beat: Callable[[], None] | None = None,
-        columns: int = 0,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed. `columns` are those
-        of the points as they are written down, which may be far more than their rank.
+        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -201,7 +208,7 @@ class Tree(Terms):
             if highest <= limit:
                 break
             # What is not written down was not proved in time.
-            each = WRITING[moments is not None] + PRODUCT * rows * columns
+            each = WRITING[moments is not None] + PRODUCT * rows * self.columns
             writing = 0.0 if log is None else nodes * each
             if time.monotonic() + writing > deadline or nodes >= max_nodes or pool.bytes() > memory:
                 break
