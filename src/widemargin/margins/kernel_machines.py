@@ -379,9 +379,7 @@ class Gram(rows.Rows):
 
     def most(self) -> int:
         D = self.columns
-        return self.door.limits.largest(
-            self.n, lambda k: k**3 / 3 + (2.0 * k + PASSES) * k * D, lambda k: 5.0 * k * k + 4.0 * k * D
-        )
+        return rows.in_play(self, lambda k: k**3 / 3 + (2.0 * k + PASSES) * k * D, lambda k: 5.0 * k * k + 4.0 * k * D)
 
 
 def _bounds(K: np.ndarray, size: np.ndarray, blur: float, q: np.ndarray) -> tuple[float, float, float, float]:

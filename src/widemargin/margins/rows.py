@@ -75,6 +75,15 @@ class Rows(ABC):
         return margins
 
 
+def in_play(problem: Rows, operations: Callable[[int], float], numbers: Callable[[int], float]) -> int:
+    """How many points may be in play: all where half of the time is enough for them, as parts may never come as far; otherwise as
+    many as one step of the clock allows."""
+    limits, n = problem.door.limits, problem.n
+    if 8 * numbers(n) <= limits.memory and limits.affords(operations(n)):
+        return n
+    return limits.largest(n, operations, numbers)
+
+
 def first_rows(labels: np.ndarray, count: int) -> np.ndarray:
     """About `count` points, at least one of each label and as many of each as of any other where there are."""
     order = np.random.default_rng(0).permutation(len(labels))
@@ -202,6 +211,4 @@ class Features(Rows):
             short, long = sorted((k, self.m))
             return 2.0 * short * short * long + short**3
 
-        return self.door.limits.largest(
-            self.n, operations, lambda k: 4.0 * k * self.m + 6.0 * min(k, self.m) ** 2 + 20.0 * k
-        )
+        return in_play(self, operations, lambda k: 4.0 * k * self.m + 6.0 * min(k, self.m) ** 2 + 20.0 * k)
