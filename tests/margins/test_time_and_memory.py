@@ -275,12 +275,13 @@ def test_cones_that_would_only_begin_are_left_out(monkeypatch):
     assert next(several.price(points, g, goal, until, rng, lambda value: value)).bound == "cones"
 
 
-@pytest.mark.parametrize(("D", "K"), [(1100, 3), (3, 1100)])
-def test_columns_and_outputs_beyond_the_powers_of_two(D, K):
+@pytest.mark.parametrize(("D", "K", "tried"), [(1100, 3, []), (3, 1100, ["cones"])])
+def test_columns_and_outputs_beyond_the_powers_of_two(D, K, tried):
     rng = np.random.default_rng(0)
     X, g = rng.standard_normal((4, D)), rng.standard_normal((4, K))
     points = Points(X, None, 0, torch.device("cpu"), np.linalg.qr(X.T)[0] if D > 4 else np.eye(D))
-    assert not list(several.price(points, g, 1.0, time.perf_counter() - 1, rng, lambda value: value))
+    found = several.price(points, g, 1.0, time.perf_counter() - 1, rng, lambda value: value)
+    assert [proof.bound for proof in found] == tried
 
 
 def test_blocks_of_cones_are_as_large_as_their_arrays_may_be(monkeypatch):
@@ -306,7 +307,7 @@ def test_directions_beyond_the_memory_are_a_sentence(solve):
 
 def test_columns_count_for_the_points_in_play(monkeypatch):
     """The entries of a kernel cost more than its factor where there are more columns than points."""
-    monkeypatch.setattr(doors, "speed", lambda: 1e8)
+    monkeypatch.setattr(doors, "speed", lambda: 2e7)
     found = []
     for d in (2, 1000):
         door = doors.enter(halves(100, d), ReLU(bias=False), 1e-3, 1.0)
@@ -374,3 +375,13 @@ def test_networks_are_evaluated_block_by_block(n, monkeypatch):
     X = rng.standard_normal((n, 2))
     monkeypatch.setattr("widemargin.types.TOGETHER", 10)
     assert network(X).shape == (n,) and np.allclose(network(X), network.features(X) @ network.mass)
+
+
+def test_all_points_are_in_play_where_half_of_the_time_is_enough(monkeypatch):
+    """A step of a twentieth of the time is too short for all of them, and parts may never come as far."""
+    monkeypatch.setattr(doors, "speed", lambda: 2e7)
+    door = doors.enter(halves(100, 100), False, 1e-3, 1.0)
+    problem = rows.Features(door, lambda index: door.X[index], 100, labels=door.y, size=door.size)
+    assert door.limits.largest(100, lambda k: 3.0 * k**3, lambda k: 1.0) < 100 == problem.most()
+    monkeypatch.setattr(doors, "speed", lambda: 2e6)
+    assert problem.most() < 100
