@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -504,6 +505,21 @@ def test_a_folder_that_was_replaced_is_not_written_to(tmp_path):
     other.close()
     assert load(tmp_path / "run")["step"].to_pylist() == [7, 8]
     assert load(tmp_path / "moved")["step"].to_pylist() == [1]
+
+
+def test_a_monitor_that_goes_on_is_never_said_to_have_ended(tmp_path, monkeypatch):
+    """`watch` ends then."""
+    run = tmp_path / "run"
+    Store(run, CONFIG).close()
+    (run / "lock").write_text(f"999999999 {platform.node()}-with-a-longer-name\n")  # it was killed
+    seen = []
+    for name in ("pwrite", "ftruncate"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, real=real: (seen.append(store.state(run)), real(*args))[1])
+    one = Store(run, CONFIG, resume=True)
+    assert seen == ["unknown", "running"] and store.state(run) == "running"
+    one.close()
+    assert store.state(run) == "ended"
 
 
 # ------------------------------------------------------------ small files, and what they would become

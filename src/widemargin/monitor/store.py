@@ -466,7 +466,8 @@ def _columns(table: Any, parts: Mapping[str, np.ndarray]) -> dict[str, dict[str,
 def state(folder: str | os.PathLike[str]) -> str:
     """ "running", "ended", "killed", or "unknown" where the monitor is on another machine."""
     try:
-        pid, _, host = read_file(Path(folder) / LOCK, 10_000).decode().strip().partition(" ")
+        first = read_file(Path(folder) / LOCK, 10_000).partition(b"\n")[0]  # what follows is of a monitor before
+        pid, _, host = first.decode().strip().partition(" ")
     except (OSError, ValueError):
         return "unknown"
     if not pid:
@@ -522,8 +523,7 @@ def _locked(folder: Path) -> Any:
         raise InputError(f"another monitor is writing to {folder}, {where}, or choose another folder") from None
     except OSError:  # a file system without locks
         pass
-    file.seek(0)
-    file.truncate(0)
-    file.write(f"{os.getpid()} {platform.node()}\n")
-    file.flush()
+    # Over what is there, and cut then: an empty file would say for a moment that the monitor has ended.
+    size = os.pwrite(file.fileno(), f"{os.getpid()} {platform.node()}\n".encode(), 0)
+    os.ftruncate(file.fileno(), size)
     return file
