@@ -201,7 +201,7 @@ def _print_rows(names: list[str], rows: Iterator[tuple[Any, ...]], options: argp
     if options.csv:
         first = list(itertools.islice(rows, 1))  # where there is none for a reason, that is all that is said
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        lines = itertools.chain([names], first, rows)
+        lines: Iterator[Sequence[Any]] = itertools.chain([names], first, rows)
         if is_terminal(sys.stdout):  # which would obey what is in a text; a file or a pipe gets it as it is
             lines = ([shown(cell) if isinstance(cell, str) else cell for cell in line] for line in lines)
         writer.writerows(lines)

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 P = ParamSpec("P")
 
 PATIENCE = 3.0  # seconds that the end of the process waits for a thread that is measuring
