@@ -263,3 +263,18 @@ def test_a_small_file_takes_no_more_memory_than_it_has(tmp_path):
     """However large it might have been: 16 GB for a checkpoint were asked for, which a limit of memory refuses."""
     (tmp_path / "a").write_bytes(b"four")
     assert read_file(tmp_path / "a", 1 << 60) == files._read(tmp_path / "a", 1 << 60) == b"four"
+
+
+def test_a_file_that_grows_is_read_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "data.csv"
+    path.write_text("1,2\n")
+    ask = os.fstat
+
+    def grow(handle):
+        status = ask(handle)
+        with path.open("a") as file:
+            file.write("3,4\n")
+        return status
+
+    monkeypatch.setattr(os, "fstat", grow)
+    assert read_file(path, 100) == b"1,2\n"

@@ -1,5 +1,7 @@
 """Where the command line speaks to: streams that are not there, that are full, that nobody reads, and odd terminals."""
 
+import csv
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import pytest
 
 import widemargin
 from test_cli import SMALL, run
+from widemargin.sweep import Run, Store
 from widemargin.verify import __main__ as checker
 
 XOR = "x0,x1,y\n1,1,1\n-1,-1,1\n1,-1,-1\n-1,1,-1\n"
@@ -194,3 +197,25 @@ def test_the_checker_alone_is_interrupted_while_it_is_imported(tmp_path):
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(source)])},
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("name", ["FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"])
+def test_no_variable_makes_a_terminal_of_a_pipe(name, xor, monkeypatch):
+    """rich would draw a moving line into it."""
+    monkeypatch.setenv(name, "1")
+    status, out, err = run("margin", xor, "--kind", "f2")
+    assert status == 0 and "\x1b" not in out + err
+
+
+def test_csv_steers_no_terminal_and_is_exact_elsewhere(tmp_path, monkeypatch):
+    """A file or a pipe gets every text as it is; a terminal would obey it."""
+    evil = "=1+1\x1b]0;title\x07\nsecond, line"
+    store = Store(tmp_path / "store")
+    store.add("s", "f", "1", 0, [Run("a", {"x": evil}, 0)], [{"y": 1.0}], 0.1)
+    store.close()
+    sql = "select x, y from runs"
+    out = run("query", tmp_path / "store", sql, "--csv")[1]
+    assert list(csv.reader(io.StringIO(out, newline=""))) == [["x", "y"], [evil, "1.0"]]
+    monkeypatch.setattr("widemargin.cli.sweep.is_terminal", lambda stream: True)
+    out = run("query", tmp_path / "store", sql, "--csv")[1]
+    assert "\x1b" not in out and "=1+1?]0;title??second, line" in out

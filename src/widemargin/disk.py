@@ -67,7 +67,7 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
             raise InputError(f"cannot read {name}: {error.strerror or error}; check the disk") from None
     if len(content) > most:  # it has grown meanwhile
         raise InputError(f"{name} has more than {most} bytes, which is all that is read; give a smaller file")
-    return content
+    return content[: status.st_size]  # what was there when it was opened, without the first byte of what came then
 
 
 def read_json(path: str | os.PathLike[str], most: int = SETTINGS_BYTES) -> Any:
@@ -227,6 +227,15 @@ def open_lock(path: Path) -> int:
         os.close(handle)
         raise InputError(f"{show_path(path)} is no regular file; remove it, or choose another folder")
     return handle
+
+
+def identity(file: Path | int) -> tuple[int, int] | None:
+    """Which file this is, by its path or by an open handle: another of the same name differs. None where there is none."""
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def sync_folder(folder: Path) -> None:

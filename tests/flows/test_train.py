@@ -599,3 +599,19 @@ READERS = [
 def test_a_folder_that_is_no_path_is_one_sentence(read, given):
     with pytest.raises(InputError, match="must be a path, not"):
         read(given)
+
+
+def test_a_folder_that_was_replaced_is_not_written_to(tmp_path, monkeypatch):
+    """In the place of a folder that was moved away there may be the run of another process."""
+    monkeypatch.setattr(training, "BLINK", 0.0)
+    run, moved = tmp_path / "run", tmp_path / "moved"
+
+    def replace(*_):
+        if not moved.exists():
+            run.rename(moved)
+            run_it(run, seed=9)
+
+    done = run_it(run, seconds=1e-9, progress=replace)
+    assert any("removed or replaced" in note for note in done.notes)
+    assert_same(run_it(None, seed=9), flows.load(run))
+    assert_same(run_it(None), run_it(moved, resume=True))

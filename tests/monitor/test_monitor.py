@@ -1,8 +1,10 @@
 """`MarginMonitor` at work: its numbers against the room flows' and the definitions, and that training does not notice it."""
 
+import copy
 import gc
 import math
 import random
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -995,3 +997,31 @@ def test_small_batches_that_wait_are_copies():
 def test_settings_of_a_wrong_type_are_one_sentence(keys, words):
     with pytest.raises(InputError, match=words):
         MarginMonitor(nn.Linear(2, 2, bias=False), **keys)
+
+
+def test_threads_measure_one_after_the_other():
+    """What scales is found by scaling it: another thread would measure a model that is not there."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 2, bias=False))
+    before = copy.deepcopy(model.state_dict())
+    x = torch.randn(64, 4)
+    batch = (x, (x[:, 0] > 0).long())
+    with MarginMonitor(model) as monitor:
+        inside: list[int] = []
+        most = []
+
+        def look(*_: object) -> None:
+            inside.append(1)
+            most.append(len(inside))
+            threading.Event().wait(0.002)  # another thread has its turn
+            inside.pop()
+
+        model.register_forward_hook(look)
+        threads = [threading.Thread(target=lambda: [monitor.measure(batch) for _ in range(5)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert max(most) == 1 and len({(record.margin, record.degree) for record in monitor.records}) == 1
+        assert len(copy.deepcopy(monitor)._records) == 20  # a lock itself has no copy
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

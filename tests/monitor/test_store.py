@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -484,6 +485,41 @@ def test_what_is_said_of_records_that_cannot_be_written_at_the_end(tmp_path, mon
     with pytest.warns(UserWarning, match="all records are kept, the last 1 of them in newest.arrow: .*No space"):
         one.close()
     assert load(tmp_path / "full")["step"].to_pylist() == [0, 1, 2]
+
+
+def test_a_folder_that_was_replaced_is_not_written_to(tmp_path):
+    """In the place of a folder that was moved away there may be another monitor's."""
+    one = Store(tmp_path / "run", CONFIG)
+    one.append([record(1)])
+    one.write()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    other = Store(tmp_path / "run", CONFIG)
+    other.append([record(7)])
+    other.write()
+    one.append([record(2)])
+    one.configure(CONFIG | {"model": "mine"})
+    with pytest.warns(UserWarning, match="run is gone, and 2 records with it"):
+        one.close()
+    assert store.config(tmp_path / "run").get("model") != "mine"
+    other.append([record(8)])
+    other.close()
+    assert load(tmp_path / "run")["step"].to_pylist() == [7, 8]
+    assert load(tmp_path / "moved")["step"].to_pylist() == [1]
+
+
+def test_a_monitor_that_goes_on_is_never_said_to_have_ended(tmp_path, monkeypatch):
+    """`watch` ends then."""
+    run = tmp_path / "run"
+    Store(run, CONFIG).close()
+    (run / "lock").write_text(f"999999999 {platform.node()}-with-a-longer-name\n")  # it was killed
+    seen = []
+    for name in ("pwrite", "ftruncate"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *args, real=real: (seen.append(store.state(run)), real(*args))[1])
+    one = Store(run, CONFIG, resume=True)
+    assert seen == ["unknown", "running"] and store.state(run) == "running"
+    one.close()
+    assert store.state(run) == "ended"
 
 
 # ------------------------------------------------------------ small files, and what they would become

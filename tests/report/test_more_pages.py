@@ -347,3 +347,20 @@ def test_a_folder_of_too_many_things(tmp_path, cert, monkeypatch):
     monkeypatch.setattr(page, "MOST", 2)
     with pytest.raises(InputError, match="holds 3 things to report; give at most 2"):
         report.build(tmp_path)
+
+
+def test_pictures_beyond_the_room_of_a_page_are_counted(tmp_path, monkeypatch):
+    """A folder of very many pictures is no page of all memory; the room is that of all folders together."""
+    from widemargin.report import reproductions
+
+    monkeypatch.setattr(reproductions, "PICTURES_BYTES", 2500)
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "verdict.json").write_text('[{"claim": "one"}]')
+        (folder / "settings.json").write_text('{"format": "widemargin-reproduction-1"}')
+        for k in range(3):
+            (folder / f"{k}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(992))
+    page = report.build([tmp_path / "a", tmp_path / "b"]).html()
+    assert page.count("<img alt") == 2
+    assert "1 picture more in" in page and "3 pictures more in" in page

@@ -477,3 +477,19 @@ def test_the_last_words_of_a_traceback():
         assert storing.last_words(text + said + rest) == storing.last_words(chain + text + said + rest) == said
     assert storing.last_words(text) == "f()".rjust(7)
     assert storing.last_words("the worker died") == "the worker died" and storing.last_words("") == "no message"
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_store_that_was_removed_gets_no_rows(other, tmp_path):
+    """SQLite goes on in a file that has no name any more, and what it holds would be lost and said to be stored."""
+    place, moved = tmp_path / "results", tmp_path / "moved"
+    store = Store(place)
+    add(store, [{"y": 1.0}])
+    place.rename(moved)
+    if other:
+        Store(place).close()
+    with pytest.raises(InputError, match="removed or replaced"):
+        add(store, [{"y": 2.0}], start=1)
+    store.close()
+    assert len(everything(moved)) == 1 and place.exists() == other
+    assert not other or len(everything(place)) == 0

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
@@ -397,3 +398,14 @@ def test_a_run_returns_no_more_than_can_be_read_again(tmp_path):
     assert state.failed == 2 and "longer than 16 MB" in state.errors[0] and "use `keep`" in state.errors[0]
     plan = Sweep("mine:f", grid={"x": [1, 2]}, folder=tmp_path, keep=["y", "t"])
     assert len(rows_of(plan, tmp_path / "s")) == 2
+
+
+def test_a_file_of_the_same_size_and_time_is_another(tmp_path):
+    """Copies keep the time of what they copy, and a clock may be set back: 0 is a time like others."""
+    path = tmp_path / "data.csv"
+    stamps = []
+    for label in ("1", "2"):
+        path.write_text(f"x,y\n1,{label}\n")
+        os.utime(path, (0, 0))
+        stamps.append(tasks._stamp(str(path)))
+    assert stamps[0] != stamps[1]

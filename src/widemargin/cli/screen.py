@@ -78,25 +78,25 @@ def _print_stacked(title: str, columns: Sequence[str], rows: Sequence[Sequence[s
             if len(text) > SHORT:
                 out += textwrap.wrap(f"{name}: {text}", width, initial_indent="  ", subsequent_indent="    ")
     for line in out:
-        print(_shown(line))
+        print(shown(line))
 
 
 def print_lines(lines: Sequence[str]) -> None:
     """Sentences, each on lines of its own, without anything that a terminal would obey; broken at words where it is narrow."""
     width = terminal().width
     for line in lines:
-        shown = _shown(line)
-        print("\n".join(textwrap.wrap(shown, width, subsequent_indent="  ") if width < NARROW else [shown]))
+        text = shown(line)
+        print("\n".join(textwrap.wrap(text, width, subsequent_indent="  ") if width < NARROW else [text]))
 
 
 def plain(text: str) -> Any:
     """Text that rich prints as it is, brackets included."""
     from rich.text import Text
 
-    return Text(_shown(text))
+    return Text(shown(text))
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Text without anything that a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
@@ -108,16 +108,27 @@ def terminal(stderr: bool = False) -> Console:
     # rich takes what is set for a size as it is: no columns at all, and signs that are digits but no numbers.
     wrong = [name for name in SIZES if not SIZE.fullmatch(os.environ.get(name, ""))]
     env = {name: value for name, value in os.environ.items() if name not in wrong}
-    console = Console(stderr=stderr, highlight=False, markup=False, emoji=False, _environ=env)
+    # FORCE_COLOR and TTY_COMPATIBLE make a terminal of a pipe for rich, which would draw its bars into it.
+    forced = None if is_terminal(sys.stderr if stderr else sys.stdout) else False
+    console = Console(
+        stderr=stderr, highlight=False, markup=False, emoji=False, force_terminal=forced, _environ=env
+    )  # fmt: skip
     if console.is_terminal or "COLUMNS" in env:
         return console
-    return Console(stderr=stderr, highlight=False, markup=False, width=160, _environ=env)
+    return Console(stderr=stderr, highlight=False, markup=False, width=160, force_terminal=forced, _environ=env)
+
+
+def is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, OSError, ValueError):  # there is none, or it is closed
+        return False
 
 
 def say(text: str) -> None:
     """A note, on standard error; without one there is nobody to tell. Names in it may hold what a terminal would obey."""
     with contextlib.suppress(OSError, ValueError):
-        print(_shown(text), file=sys.stderr, flush=True)
+        print(shown(text), file=sys.stderr, flush=True)
 
 
 def complain(text: str) -> int:

@@ -22,7 +22,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
 from .options import INTERRUPTED, Command, integer, legal, timed
-from .screen import EVERY, plain, print_table, say, terminal
+from .screen import EVERY, is_terminal, plain, print_table, say, shown, terminal
 
 ROWS = 200  # that a table on the screen shows
 CELL = 1_000  # characters of a text in it
@@ -201,8 +201,10 @@ def _print_rows(names: list[str], rows: Iterator[tuple[Any, ...]], options: argp
     if options.csv:
         first = list(itertools.islice(rows, 1))  # where there is none for a reason, that is all that is said
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows(itertools.chain(first, rows))
+        lines: Iterator[Sequence[Any]] = itertools.chain([names], first, rows)
+        if is_terminal(sys.stdout):  # which would obey what is in a text; a file or a pipe gets it as it is
+            lines = ([shown(cell) if isinstance(cell, str) else cell for cell in line] for line in lines)
+        writer.writerows(lines)
     elif options.json:
         names = _distinct(names)
         with tempfile.SpooledTemporaryFile(IN_MEMORY, "w+", encoding="utf-8") as whole:  # a list, or nothing at all

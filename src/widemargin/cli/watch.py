@@ -192,10 +192,10 @@ class _Reader:
         return summary, dict(self._series)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> tuple[int, ...] | None:
     with contextlib.suppress(OSError):
         status = path.stat()
-        return status.st_mtime_ns, status.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino  # a clock may stand still, or be set back
     return None
 
 

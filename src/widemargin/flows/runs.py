@@ -30,6 +30,7 @@ from widemargin.disk import (
     SETTINGS_BYTES,
     as_folder,
     check_archive,
+    identity,
     make_folders,
     open_lock,
     read_file,
@@ -56,6 +57,7 @@ from .contract import State
 FORMAT = "widemargin-run-1"
 MAGIC = b"widemargin checkpoint 1\n"
 CERTIFICATE = "certificate.json.gz"
+LOCK = ".lock"
 FORMERLY = {  # what classes of rules were called when a folder was written
     "CB": "SmoothMarginAscent",
     "Prop6": "NeuronNormAscent",
@@ -173,6 +175,7 @@ class Run:
     parts: int = 0
     turn: int = 0
     notes: list[str] = field(default_factory=list)
+    lock: tuple[int, int] | None = None  # which file `held` has locked
 
     # ------------------------------------------------------------ opening
 
@@ -226,16 +229,26 @@ class Run:
 
     def discard(self) -> None:
         """Take away what `create` and the first checkpoint wrote, so that a refused start does not block its folder."""
+        if not self.is_there():
+            return
         written = [self.folder / name for name in ("config.json", "data.npz", "checkpoint-0", "checkpoint-1")]
         with contextlib.suppress(OSError):
             for path in (*written, *_parts(self.folder)):
                 path.unlink(missing_ok=True)
             (self.folder / "records").rmdir()
 
+    def is_there(self) -> bool:
+        """Whether the folder is still the one that was opened: in its place there may be another, with the run of another."""
+        return self.lock is None or identity(self.folder / LOCK) in (None, self.lock)
+
     # ------------------------------------------------------------ writing
 
     def save(self, rows: Sequence[Row], point: Mapping[str, Any]) -> None:
         """Append rows, then a checkpoint that counts them. On an error the run on disk is as it was before."""
+        if not self.is_there():
+            raise InputError(
+                f"cannot write {self.folder}: it was removed or replaced while this run was training in it"
+            )
         with _write_errors_in_a_sentence(self.folder):
             parts = self.parts
             if rows:
@@ -266,35 +279,36 @@ def check_free(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing to this folder; the lock goes with the process, however it ends.
+def held(folder: Path) -> Iterator[tuple[int, int] | None]:
+    """Keep other processes from writing to this folder; the lock goes with the process, however it ends. Gives its identity.
 
     Where what is done meanwhile fails, the lock's file and the folders that were made for it are taken away again.
     """
     from filelock import FileLock, Timeout
 
-    path = folder / ".lock"
+    path = folder / LOCK
     new = [] if os.path.lexists(path) else [path]
     folders = [place for place in (folder, *folder.parents) if not os.path.lexists(place)]
-    lock = FileLock(path, timeout=0)
+    lock, which = FileLock(path, timeout=0), None
     try:
         with _write_errors_in_a_sentence(folder):
             make_folders(folder)
             handle = open_lock(path)  # a pipe in its place is refused
-            number = os.fstat(handle).st_ino
+            which = identity(handle)
             os.close(handle)
             try:
                 lock.acquire()
-                if path.stat().st_ino != number:  # who held it has failed meanwhile and taken it away
+                if identity(path) != which:  # who held it has failed meanwhile and taken it away
                     raise Timeout(str(path))
             except (Timeout, FileNotFoundError):
                 new, folders = [], []
                 raise InputError(f"another process is training in {folder}; wait for it") from None
-        yield
+        yield which
     except BaseException:
         with contextlib.suppress(OSError):
             for place in new:
-                place.unlink()  # while it is held, so that it is no other's
+                if identity(place) == which:  # the folder may be another by now
+                    place.unlink()  # while it is held, so that it is no other's
         lock.release()
         with contextlib.suppress(OSError):  # what is not empty stays
             for place in folders:

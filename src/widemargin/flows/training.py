@@ -121,9 +121,12 @@ def train(
             runs.check_free(folder)
         loop.begin()
     with contextlib.ExitStack() as stack:
+        lock = None
         if folder is not None:  # before anything there is read or mended
-            stack.enter_context(runs.held(folder))
+            lock = stack.enter_context(runs.held(folder))
         run, point = _open(keep, config, sets, test)
+        if run is not None:
+            run.lock = lock
         try:
             rows: list[runs.Row] = []
             if run is not None and point is not None:

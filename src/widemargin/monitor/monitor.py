@@ -70,6 +70,7 @@ from .model import (
 from .own_norm import Geometry, OwnNorm, own_geometry
 from .record import STEP, Record, from_rows, from_tally
 from .store import Store
+from .turns import Turn, in_turn
 
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -182,6 +183,7 @@ class MarginMonitor:
         loggers = log if isinstance(log, (list, tuple)) else [log]
         self._loggers = [as_logger(logger) for logger in loggers]
         self._store = Store(out, self._config(), resume) if out is not None and self.rank == 0 else None
+        self._turn = Turn()
         self._records: list[Record] = []
         self._held: list[Held] = []
         self._parts: list[tally.Margins] = []
@@ -199,6 +201,7 @@ class MarginMonitor:
 
     # ------------------------------------------------------------ measuring
 
+    @in_turn
     def step(
         self,
         *,
@@ -265,6 +268,7 @@ class MarginMonitor:
         alone = len(parts) <= 1  # of one of several batches a loss says nothing of all
         self._held.append(Held(batch, norms, self._count, loss, alone, vanishes, along))
 
+    @in_turn
     def measure(
         self,
         data: Any,
@@ -328,6 +332,7 @@ class MarginMonitor:
         self._add([record])
         return record
 
+    @in_turn
     def flush(self) -> None:
         """Turn the steps held back into records."""
         held, self._held = self._held, []
@@ -362,6 +367,7 @@ class MarginMonitor:
             if isinstance(answer, InputError):
                 raise answer
 
+    @in_turn
     def close(self) -> None:
         """Flush, write what is left and stop looking at the model."""
         try:
@@ -396,6 +402,7 @@ class MarginMonitor:
 
     # ------------------------------------------------------------ the homogeneous parameters
 
+    @in_turn
     def find(self, batch: Any) -> Homogeneous:
         """Find the homogeneous parameters now, on this batch, where that has not been done yet."""
         if self.homogeneous is None:
@@ -684,5 +691,5 @@ class MarginMonitor:
 
 def _flush_at_exit(monitor: weakref.ref[MarginMonitor]) -> None:
     alive = monitor()
-    if alive is not None and alive.world == 1:
+    if alive is not None and alive.world == 1 and alive._turn.comes():
         alive.close()

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.disk import as_folder, make_folders, open_lock, read_file, read_json
+from widemargin.disk import as_folder, identity, make_folders, open_lock, read_file, read_json
 from widemargin.forms import Misfit, listed, maybe, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
@@ -100,6 +100,7 @@ class Store:
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise InputError(f"cannot write records to {self.folder}: {why}; choose another folder") from None
+        self.place = None if self.lock is None else identity(self.lock.fileno())
         try:
             there = load(self.folder) if resume and is_monitor(self.folder) else as_table([])
             # Step and wall clock of the last record that was there when it was opened, (0, 0) where none was.
@@ -164,6 +165,8 @@ class Store:
             self.seconds += time.thread_time() - began
 
     def _write_files(self, everything: bool, began: float) -> None:
+        if not self._is_there():
+            raise ValueError(f"{self.folder} was replaced by another folder")
         if not self.configured:
             write_atomically(self.folder / CONFIG, self.config)
             self.configured = True
@@ -255,7 +258,7 @@ class Store:
         self.write(everything=True)
         if self.problem:
             kept = f"all records are kept, the last {self.added + self.kept} of them in {NEWEST}: {self.problem}"
-            if not self.folder.is_dir():
+            if not self.folder.is_dir() or not self._is_there():
                 kept = f"{self.folder} is gone, and {self.written + self.added + len(self.tail)} records with it"
             elif len(self.tail) > self.kept:
                 kept = f"the last {len(self.tail) - self.kept} records are lost: {self.problem}"
@@ -263,6 +266,10 @@ class Store:
         self.closed = True
         self._unlock()
         atexit.unregister(self.close)
+
+    def _is_there(self) -> bool:
+        """Whether no other monitor has the folder: in the place of one that was removed there may be another's."""
+        return self.place is None or identity(self.folder / LOCK) in (None, self.place)
 
     def _unlock(self) -> None:
         if self.lock is not None:
@@ -459,7 +466,8 @@ def _columns(table: Any, parts: Mapping[str, np.ndarray]) -> dict[str, dict[str,
 def state(folder: str | os.PathLike[str]) -> str:
     """ "running", "ended", "killed", or "unknown" where the monitor is on another machine."""
     try:
-        pid, _, host = read_file(Path(folder) / LOCK, 10_000).decode().strip().partition(" ")
+        first = read_file(Path(folder) / LOCK, 10_000).partition(b"\n")[0]  # what follows is of a monitor before
+        pid, _, host = first.decode().strip().partition(" ")
     except (OSError, ValueError):
         return "unknown"
     if not pid:
@@ -515,8 +523,7 @@ def _locked(folder: Path) -> Any:
         raise InputError(f"another monitor is writing to {folder}, {where}, or choose another folder") from None
     except OSError:  # a file system without locks
         pass
-    file.seek(0)
-    file.truncate(0)
-    file.write(f"{os.getpid()} {platform.node()}\n")
-    file.flush()
+    # Over what is there, and cut then: an empty file would say for a moment that the monitor has ended.
+    size = os.pwrite(file.fileno(), f"{os.getpid()} {platform.node()}\n".encode(), 0)
+    os.ftruncate(file.fileno(), size)
     return file

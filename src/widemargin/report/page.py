@@ -173,11 +173,12 @@ def build(
         elif bounds:
             with contextlib.suppress(InputError):  # what is wrong with a run is said where it is shown
                 covered |= set(runs.covered(entry.kind, entry.what))
+    room = reproductions.PICTURES_BYTES
     for some in certificates.grouped(certs):
         say(some[0].data_name)
         own = bounds and some[0].data_sha256 not in covered
-        room = optima if all(cert.kind in optima.KINDS for cert in some) else certificates
-        room.show(new("certificates", certificates.title(some)), some, own, time_limit)
+        place = optima if all(cert.kind in optima.KINDS for cert in some) else certificates
+        place.show(new("certificates", certificates.title(some)), some, own, time_limit)
         covered |= {some[0].data_sha256} - {""}
     for entry in given:
         if entry.kind == "certificate":
@@ -197,7 +198,7 @@ def build(
             elif entry.kind == "monitor":
                 monitors.show(new("monitor", f"Monitor: {path.resolve().name}"), path)
             else:
-                reproductions.show(new("reproduction", reproductions.title(path)), path)
+                room = reproductions.show(new("reproduction", reproductions.title(path)), path, room)
     if len(refused) == len(sections):
         raise refused[0]
     only_optima = len(certs) == len(given) and all(cert.kind in optima.KINDS for cert in certs)

@@ -13,6 +13,7 @@ from widemargin.types import InputError
 from .section import Section, badge, number, words
 
 PICTURE_BYTES = 3_000_000  # bytes of one picture in the page
+PICTURES_BYTES = 60_000_000  # and of all of them: a page is held in memory several times while it is written
 VERDICTS = listed(table({"claim": text(10**5)}, {"paper": text(10**5), "reason": text(10**5)}), most=10**4)
 WORDS = {True: "holds", False: "does not hold"}  # else the word itself: undecided or not informative
 
@@ -21,7 +22,8 @@ def title(folder: Path) -> str:
     return f"Reproduction: {_settings(folder).get('id') or folder.resolve().name}"
 
 
-def show(section: Section, folder: Path) -> None:
+def show(section: Section, folder: Path, room: int = PICTURES_BYTES) -> int:
+    """Fill the section; returns what is left of the `room` for pictures, in bytes."""
     settings = _settings(folder)
     verdicts = _json(folder / "verdict.json")
     try:
@@ -42,18 +44,29 @@ def show(section: Section, folder: Path) -> None:
         rows,
         "What was measured, and whether it agrees with the paper.",
     )
+    full = 0
     for path in sorted(folder.glob("*.png")):
-        if path.is_file() and path.stat().st_size > PICTURE_BYTES:
+        size = path.stat().st_size if path.is_file() else 0
+        if size > PICTURE_BYTES:
             section.paragraph(f"{path.name} is too large for this page; it lies in {folder}.", "quiet")
             continue
+        if size > room:
+            full += 1
+            continue
+        room -= size
         picture = read_file(path, PICTURE_BYTES)
         if picture[:8] != b"\x89PNG\r\n\x1a\n":
             raise InputError(f"{path} is no PNG picture; run the reproduction again")
         section.image(path.stem if path.stem != "figure" else f"Figure of {folder.resolve().name}", picture)
+    if full:
+        section.paragraph(
+            f"{full} picture{'s' * (full > 1)} more in {folder}; this page has no room for more.", "quiet"
+        )
     known = ["widemargin", "reproduce", str(settings.get("id") or folder.resolve().name)]
     for name in ("scale", "device", "seed"):
         known += [f"--{name}", str(settings[name])] if name in settings else []
     section.settings(words(*known, "--out", str(folder.parent)), settings)
+    return room
 
 
 def _summary(verdicts: list[dict[str, Any]]) -> str:

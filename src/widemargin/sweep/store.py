@@ -28,7 +28,7 @@ from typing import Any
 from urllib.parse import quote
 
 import widemargin
-from widemargin.disk import make_folders, open_lock
+from widemargin.disk import identity, make_folders, open_lock
 from widemargin.json_values import plain_json
 from widemargin.types import InputError, show
 
@@ -45,6 +45,7 @@ MOST = 1_900  # columns that SQLite can hold, some left over
 TOO_LONG = "longer than 16 MB, which is all that is read"
 CUT = 1_000_000  # characters of a traceback that are kept, the last ones
 CHUNK = 50_000  # rows that `load` holds as Python objects at a time
+GONE = "{} was removed or replaced while a sweep was writing to it; rows from then on are not stored, run the same command again"
 FULL = "{} cannot be written: {}; what was stored before is safe, make room and run the same command again"
 LOCKED = "{} is being written by another process that does not let go; try again later"
 HEAD = "Traceback (most recent call last):"
@@ -75,6 +76,7 @@ class Store:
             make_folders(self.folder)
             self.db = bounded(sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False))
             try:
+                self._place = identity(path)
                 self._begin()
             except BaseException:
                 self.db.close()
@@ -148,6 +150,8 @@ class Store:
         self.db.execute("begin immediate")
         try:
             yield
+            if identity(self.folder / FILE) != self._place:  # SQLite would go on in a file that has no name any more
+                raise InputError(GONE.format(self.folder))
             self.db.execute("commit")
         except BaseException:
             with contextlib.suppress(sqlite3.Error):

@@ -97,11 +97,13 @@ def _stamp(path: str) -> str:
         now = os.stat(path)
     except (OSError, ValueError):
         return ""
-    return _file_stamp(path, now.st_mtime_ns, now.st_size) if stat.S_ISREG(now.st_mode) else ""
+    # Tools that copy files set their times as they like, but not the last one.
+    which = (now.st_ino, now.st_mtime_ns, now.st_size, now.st_ctime_ns)
+    return _file_stamp(path, which) if stat.S_ISREG(now.st_mode) else ""
 
 
 @functools.lru_cache(1000)
-def _file_stamp(path: str, changed: int, size: int) -> str:
+def _file_stamp(path: str, which: tuple[int, ...]) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:12]
 
