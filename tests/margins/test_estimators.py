@@ -307,6 +307,17 @@ def test_soft_functions_of_many_points_are_those_of_some(monkeypatch):
         assert np.isfinite(fitted.predict(X)).all()
 
 
+def test_soft_classifiers_take_no_more_points_than_a_given_matrix_may_have(monkeypatch):
+    """With time and memory for more, `fit` ended in a sentence about a kernel matrix that nobody had given."""
+    rng = np.random.default_rng(0)
+    for name in ("widemargin.margins.kernel_machines.GIVEN", "widemargin.optima.estimators.GIVEN"):
+        monkeypatch.setattr(name, 20, raising=False)
+    X, y = rng.standard_normal((60, 2)), np.where(rng.random(60) < 0.5, 1, -1)
+    fitted = margins.MaxMarginClassifier("linear", time_limit=None).fit(X, y)
+    assert fitted.soft_ and len(fitted._function.points) == 20
+    assert np.isfinite(fitted.decision_function(X)).all()
+
+
 def test_points_without_weight_are_not_kept():
     X = np.vstack([np.eye(2), -np.eye(2), 5 * np.eye(2) + 3, 5 * np.eye(2) + 4])
     fitted = margins.MaxMarginClassifier("f2", bias=True).fit(X, [1, 1, -1, -1, 1, 1, 1, 1])

@@ -23,6 +23,7 @@ from widemargin.margins.estimators import Expansion, check_choice, check_positiv
 from widemargin.margins.rows import first_rows
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.verify.kernels import GIVEN
 
 from .losses import CLASSES, is_classes
 from .wide_networks import f1
@@ -444,7 +445,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
             expansion.weights = np.ones(1) / np.linalg.norm(expansion.points)
             return expansion
         if self.soft_:
-            some = first_rows(data.y, expansion.room(self.time_limit))
+            some = first_rows(data.y, min(expansion.room(self.time_limit), GIVEN))
             expansion.keep(some)
             k, labels = expansion.ridged(self.ridge), Dataset(np.ones((len(some), 1)), data.y[some])
             cert = margins.f2(labels, kernel=k, time_limit=self.time_limit)  # only the kernel matrix matters
