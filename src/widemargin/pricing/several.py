@@ -635,6 +635,7 @@ def _scalar(
             max_nodes=most,
             quadratic=quadratic,
             beat=points.beat,
+            empties=points.flat,
             columns=D,
         )
         nodes += result.nodes
