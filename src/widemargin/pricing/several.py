@@ -636,6 +636,7 @@ def _scalar(
             max_nodes=most,
             quadratic=quadratic,
             beat=points.beat,
+            empties=points.flat,
         )
         nodes += result.nodes
         met.append(result.directions)
