@@ -5,6 +5,8 @@ import io
 import json
 import shutil
 import sqlite3
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -291,6 +293,20 @@ def test_damaged_records(records, tmp_path):
         assert snapshot(folder) == before
         shutil.rmtree(folder)
     check_memory()
+
+
+def test_columns_that_contradict_their_own_counts(records, tmp_path):
+    """A column that may not be empty has no counts of empty values: looking at them, the library ended the process."""
+    folder = tmp_path / "run"
+    shutil.copytree(records, folder)
+    content = (folder / "records.parquet").read_bytes()
+    optional = b"\x25\x02\x18\x03psi"  # in the schema: may be empty, is called psi
+    assert content.count(optional) == 1
+    (folder / "records.parquet").write_bytes(content.replace(optional, b"\x25\x00\x18\x03psi"))
+    done = subprocess.run(
+        [sys.executable, "-m", "widemargin", "watch", str(folder), "--once"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("widemargin: ") and done.stderr.count("\n") == 1, done
 
 
 # ---------------------------------------------------------------- data

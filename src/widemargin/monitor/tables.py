@@ -158,8 +158,14 @@ def _batches(file: Any, room: int) -> tuple[Iterator[Any], Any]:
     need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
     _check_columns(file.schema_arrow.empty_table())
     groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
+    taken = sum(group.total_byte_size for group in groups)
+    need(taken <= room, "it", f"unpacks to {taken} bytes, far more than it holds")
+    for k in range(
+        len(groups)
+    ):  # an exception that `column` below would end the process by is one that can be caught here
+        next(file.iter_batches(1, row_groups=[k], use_threads=False), None)
     parts = [group.column(k) for group in groups for k in range(group.num_columns)]
-    taken = max(sum(group.total_byte_size for group in groups), 8 * sum(part.num_values for part in parts))
+    taken = max(taken, 8 * sum(part.num_values for part in parts))
     need(taken <= room, "it", f"unpacks to {taken} bytes, far more than it holds")
     words = [part.total_uncompressed_size for part in parts if part.physical_type == "BYTE_ARRAY"]
     # A text is as long as all of its column at most, and may be that of every row.
