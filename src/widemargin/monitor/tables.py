@@ -158,7 +158,8 @@ def _batches(file: Any, room: int) -> tuple[Iterator[Any], Any]:
     need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
     _check_columns(file.schema_arrow.empty_table())
     groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
-    taken = sum(group.total_byte_size for group in groups)
+    told = file.metadata
+    taken = max(sum(group.total_byte_size for group in groups), 8 * told.num_rows * told.num_columns)
     need(taken <= room, "it", f"unpacks to {taken} bytes, far more than it holds")
     for k in range(
         len(groups)
