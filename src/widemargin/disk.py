@@ -60,14 +60,10 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
         if status.st_size > most:
             raise InputError(f"{name} has {status.st_size} bytes, and at most {most} are read; give a smaller file")
         try:
-            content = file.read(
-                status.st_size + 1
-            )  # Python takes as much memory as it is asked to read, not as there is
+            # What is there now, whatever comes meanwhile. Python takes as much memory as it is asked to read, not as there is.
+            return file.read(status.st_size)
         except OSError as error:
             raise InputError(f"cannot read {name}: {error.strerror or error}; check the disk") from None
-    if len(content) > most:  # it has grown meanwhile
-        raise InputError(f"{name} has more than {most} bytes, which is all that is read; give a smaller file")
-    return content[: status.st_size]  # what was there when it was opened, without the first byte of what came then
 
 
 def read_json(path: str | os.PathLike[str], most: int = SETTINGS_BYTES) -> Any:

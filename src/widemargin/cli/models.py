@@ -35,9 +35,8 @@ def state_dict(name: str) -> Mapping[str, Any]:
 
         try:
             with path.open("rb") as file:
-                if (
-                    file.read(4) == b"PK\x03\x04"
-                ):  # torch packs nothing, but unpacks what others have, whatever its size
+                # torch packs nothing, but unpacks what others have, whatever its size
+                if file.read(4) == b"PK\x03\x04":
                     check_archive(file, name)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence

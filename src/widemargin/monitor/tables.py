@@ -155,15 +155,14 @@ def _batches(file: Any, room: int) -> tuple[Iterator[Any], Any]:
 
     A value that is repeated takes next to nothing in the file and 8 bytes here, so values are counted and not bytes.
     """
-    need(file.metadata.num_rows <= MOST_ROWS, "it", "has too many records")
-    _check_columns(file.schema_arrow.empty_table())
-    groups = [file.metadata.row_group(k) for k in range(file.metadata.num_row_groups)]
     told = file.metadata
+    need(told.num_rows <= MOST_ROWS, "it", "has too many records")
+    _check_columns(file.schema_arrow.empty_table())
+    groups = [told.row_group(k) for k in range(told.num_row_groups)]
     taken = max(sum(group.total_byte_size for group in groups), 8 * told.num_rows * told.num_columns)
     need(taken <= room, "it", f"unpacks to {taken} bytes, far more than it holds")
-    for k in range(
-        len(groups)
-    ):  # an exception that `column` below would end the process by is one that can be caught here
+    for k in range(len(groups)):
+        # An exception by which `column` below would end the process is one that can be caught here.
         next(file.iter_batches(1, row_groups=[k], use_threads=False), None)
     parts = [group.column(k) for group in groups for k in range(group.num_columns)]
     taken = max(taken, 8 * sum(part.num_values for part in parts))
