@@ -460,6 +460,25 @@ def test_a_process_does_not_grow_with_its_records(tmp_path):
     assert len(load(tmp_path / "run")) == 512_000 and after < before + 5e6, (before, after)
 
 
+THREADS = """
+one = Store(sys.argv[1], {})
+one._soon = lambda: None
+for k in range(3):
+    one.append([record(k)] * 9_000)
+    one.write(everything=True)
+    print(len(os.listdir("/proc/self/task")))
+one.close()
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="needs /proc to know a process's threads")
+def test_no_other_threads_read_what_is_copied(tmp_path):
+    """Those that read ahead kept memory: 3 MB a minute at 1,000 records a second."""
+    command = [sys.executable, "-c", RECORD + THREADS, str(tmp_path / "run")]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    assert len(told) == 3 and len(set(told)) == 1, told
+
+
 def test_what_is_said_of_records_that_cannot_be_written_at_the_end(tmp_path, monkeypatch):
     import shutil
 

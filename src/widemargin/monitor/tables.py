@@ -73,7 +73,8 @@ def parquet_of(tail: Any, before: int, added: int, folder: Path) -> Callable[[Bi
 
     def write(file: BinaryIO) -> None:
         with contextlib.ExitStack() as stack:
-            old = stack.enter_context(pq.ParquetFile(folder / RECORDS)) if before else None
+            # Reading ahead is done by other threads, and what those have taken for it pyarrow gives back late or never.
+            old = stack.enter_context(pq.ParquetFile(folder / RECORDS, pre_buffer=False)) if before else None
             newest = pa.ipc.open_stream(stack.enter_context((folder / NEWEST).open("rb"))) if added else None
             known = [] if old is None else [old.schema_arrow]
             known += [] if newest is None else [newest.schema]
@@ -81,9 +82,7 @@ def parquet_of(tail: Any, before: int, added: int, folder: Path) -> Callable[[Bi
             words = [field.name for field in schema if pa.types.is_string(field.type)]  # numbers hardly repeat:
             writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
             some: list[Any] = []
-            # One group of rows after the other: all at once are read ahead, and memory grows with the file.
-            groups = range(0 if old is None else old.num_row_groups)
-            batches = (batch for k in groups for batch in old.iter_batches(PIECE, [k], use_threads=False))  # type: ignore[union-attr]
+            batches = () if old is None else old.iter_batches(PIECE, use_threads=False)
             for batch in itertools.chain(batches, () if newest is None else _whole_ones(newest)):
                 some.append(pa.Table.from_batches([batch]))
                 if sum(map(len, some)) >= PIECE:
