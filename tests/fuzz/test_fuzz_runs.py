@@ -15,19 +15,37 @@ from widemargin.flows import runs
 from widemargin.types import Dataset, InputError
 
 TRAIN = ("train", "DATA", "--width", "6", "--steps", "40", "--trials", "2", "--weights", "--points", "12")
+RULES = sorted(flows.rule_kinds())
+
+
+def trained(folder, more=()):
+    """A run with weights and a certificate, and the words that made it; None where the words do not go together."""
+    data = Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5], [0.5, 0.5]], [1, -1, 1, -1])
+    np.savez(folder / "points.npz", X=data.X, y=data.y)
+    words = [str(folder / "points.npz") if word == "DATA" else word for word in (*TRAIN, *more)]
+    status, _, said = command(*words, "--out", folder / "run", "--checkpoint-seconds", "0.001")
+    if status == 2:
+        return None
+    assert status == 0, said
+    flows.save_certificate(folder / "run", margins.f1(flows.load_data(folder / "run")[0]))
+    return folder / "run", words
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run with weights and a certificate, and the words that made it."""
-    folder = tmp_path_factory.mktemp("runs")
-    data = Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5], [0.5, 0.5]], [1, -1, 1, -1])
-    np.savez(folder / "points.npz", X=data.X, y=data.y)
-    words = [str(folder / "points.npz") if word == "DATA" else word for word in TRAIN]
-    status, _, said = command(*words, "--out", folder / "run", "--checkpoint-seconds", "0.001")
-    assert status == 0, said
-    flows.save_certificate(folder / "run", margins.f1(flows.load_data(folder / "run")[0]))
-    return folder / "run", words
+    return trained(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A run of any net, rule and loss."""
+    rng = draw("what is run")
+    while True:
+        more = ["--net", rng.choice(sorted(flows.nets.KINDS)), "--algorithm", rng.choice(RULES)]
+        more += ["--loss", rng.choice(("exp", "logistic", "ce", "squared")), "--dtype", rng.choice(("float64", "float32"))]
+        more += rng.choice(([], ["--bias"], ["--time", "0.5"], ["--until", "fitted"]))
+        if made := trained(tmp_path_factory.mktemp("drawn"), more):
+            return made
 
 
 def rewritten(folder, config):
@@ -131,8 +149,8 @@ def readers(folder):
             assert "\n" not in str(error) and len(str(error)) < 3000
 
 
-def test_readers(run, tmp_path):
-    rng, (whole, _) = draw("runs"), run
+def test_readers(drawn, tmp_path):
+    rng, (whole, _) = draw("runs"), drawn
     for k in range(share(190)):
         folder = tmp_path / "run"
         shutil.copytree(whole, folder)
@@ -144,9 +162,9 @@ def test_readers(run, tmp_path):
     check_memory()
 
 
-def test_commands(run, tmp_path):
+def test_commands(drawn, tmp_path):
     """Those that draw, check and go on."""
-    rng, (whole, words) = draw("commands on runs"), run
+    rng, (whole, words) = draw("commands on runs"), drawn
     asked = [
         lambda folder: ("plot", folder, "--out", tmp_path / "p.png"),
         lambda folder: ("check", folder, "--json"),
@@ -168,9 +186,9 @@ def test_commands(run, tmp_path):
     check_memory()
 
 
-def test_resuming(run, tmp_path):
+def test_resuming(drawn, tmp_path):
     """A checkpoint with the right hash and anything in it is refused and nothing changed, or goes on to a run of this plan."""
-    rng, (whole, words) = draw("resume"), run
+    rng, (whole, words) = draw("resume"), drawn
     meant, answers = flows.load(whole), []
     for _ in range(share(30)):
         folder = tmp_path / "run"
@@ -190,9 +208,6 @@ def test_resuming(run, tmp_path):
             }
         shutil.rmtree(folder)
     assert 2 in answers
-
-
-RULES = ["gf", "gd", "ngd", "sgd", "cb", "prop6", "prop7", "mirror", "wgf", "pwgf", "weakreg", "two-phase", "adam"]
 
 
 def test_options_of_any_type(run):

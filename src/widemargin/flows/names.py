@@ -86,3 +86,23 @@ def rule_from_words(name: str, given: Mapping[str, Any]) -> Rule:
     }
     plain = {key: value for key, value in given.items() if key not in events}
     return kind(**only_plain(kind, plain, f"the algorithm {name}"), **events)
+
+
+def check_kept(rule: Mapping[str, Any]) -> None:
+    """An InputError where a run keeps a rule of ours with a field missing, or with a value that the rule does not take."""
+    name = rule["class"]
+    kind = next((kind for kind in rule_kinds().values() if kind.__name__ == name), None)
+    if kind is None:  # the user's own, with fields of its own
+        return
+    lost = [field.name for field in fields(kind) if field.name not in rule]
+    if lost:
+        raise InputError(
+            f"the run is damaged: its rule {name} has no {lost[0]}; train it again (a rule of your own needs another name)"
+        )
+    objects = ("Event", "Sampler")  # kept by their names only
+    plain = {field.name: rule[field.name] for field in fields(kind) if not str(field.type).startswith(objects)}
+    try:
+        check_fields(kind, plain, name)
+        kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
+    except InputError as error:
+        raise InputError(f"the run is damaged: {error}; train it again") from None

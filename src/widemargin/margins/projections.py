@@ -87,7 +87,7 @@ def projected(
         lower = upper = 0.0
     elif pairs.squares()[tuple(close.T)][0] < TINY or (pairs.k <= rank and whole):
         # no projection is needed, as the closest pair decides; or it is so close that float64 cannot tell more
-        frame = np.eye(data.d) if rank == data.d else np.vstack([pairs.basis, np.zeros((rank, data.d))])[:rank]
+        frame = np.eye(data.d) if rank == data.d else pairs.basis[:rank]
         chosen, proof = Chosen(close, np.ones(1)), _trace_proof(pairs, close)
         lower, upper = _reached(door, frame), _shown(door, pairs, rank, proof)
     else:
@@ -121,6 +121,7 @@ def projected(
             stopped = tree.stopped
         if not stopped and not whole and lower < (1 - tol) * upper:
             stopped = "time-limit"
+    frame = np.vstack([frame, np.zeros((rank - len(frame), data.d))])  # some points may span fewer dimensions than all
     q = np.zeros(data.n)
     for (i, k), w in zip(pairs.names(chosen.at), chosen.weight / chosen.weight.sum()):
         q[i] += w / 2
