@@ -225,6 +225,25 @@ def open_lock(path: Path) -> int:
     return handle
 
 
+def is_locked(path: Path) -> bool | None:
+    """Whether a process holds this lock; None where the file system does not tell, or where there is no such file."""
+    try:
+        import fcntl
+
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except (ImportError, OSError, ValueError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go of below
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
+    return False
+
+
 def identity(file: Path | int) -> tuple[int, int] | None:
     """Which file this is, by its path or by an open handle: another of the same name differs. None where there is none."""
     try:

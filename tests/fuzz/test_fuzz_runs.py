@@ -42,7 +42,12 @@ def drawn(tmp_path_factory):
     rng = draw("what is run")
     while True:
         more = ["--net", rng.choice(sorted(flows.nets.KINDS)), "--algorithm", rng.choice(RULES)]
-        more += ["--loss", rng.choice(("exp", "logistic", "ce", "squared")), "--dtype", rng.choice(("float64", "float32"))]
+        more += [
+            "--loss",
+            rng.choice(("exp", "logistic", "ce", "squared")),
+            "--dtype",
+            rng.choice(("float64", "float32")),
+        ]
         more += rng.choice(([], ["--bias"], ["--time", "0.5"], ["--until", "fitted"]))
         if made := trained(tmp_path_factory.mktemp("drawn"), more):
             return made

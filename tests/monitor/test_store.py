@@ -1,5 +1,6 @@
 """Records on disk: whole at every moment, cheap, of fixed types, and never in the way of training."""
 
+import fcntl
 import json
 import math
 import os
@@ -539,6 +540,26 @@ def test_a_monitor_that_goes_on_is_never_said_to_have_ended(tmp_path, monkeypatc
     assert seen == ["unknown", "running"] and store.state(run) == "running"
     one.close()
     assert store.state(run) == "ended"
+
+
+def test_a_process_number_that_is_taken_again_is_no_monitor(tmp_path):
+    """After a restart of the machine another process may have the number that the lock names: here it is this one."""
+    run = tmp_path / "run"
+    Store(run, CONFIG).close()
+    (run / "lock").write_text(f"{os.getpid()} {platform.node()}\n")
+    assert store.state(run) == "killed"
+    Store(run, CONFIG, resume=True).close()
+    assert store.state(run) == "ended"
+
+
+def test_asking_for_the_state_keeps_no_monitor_out(tmp_path):
+    """Who asks has the lock for a moment."""
+    run = tmp_path / "run"
+    Store(run, CONFIG).close()
+    asking = (run / "lock").open("rb")
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    threading.Timer(0.03, asking.close).start()
+    Store(run, CONFIG, resume=True).close()
 
 
 # ------------------------------------------------------------ small files, and what they would become

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.disk import as_folder, identity, make_folders, open_lock, read_file, read_json
+from widemargin.disk import as_folder, identity, is_locked, make_folders, open_lock, read_file, read_json
 from widemargin.forms import Misfit, listed, maybe, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
@@ -50,6 +50,7 @@ FORMAT = "widemargin-monitor-1"
 LOCK = "lock"
 PAUSE = 1.0  # seconds between two writings
 SHARE = 64  # all writing together may take 1 / SHARE of the time
+TRIES = 10  # to get the lock
 NAMES = 50  # that are shown; a monitor has a few, and a page or a screen has no room for more
 # What the configuration and the table of classes in a record hold.
 CONFIGURED = table(
@@ -465,6 +466,7 @@ def _columns(table: Any, parts: Mapping[str, np.ndarray]) -> dict[str, dict[str,
 
 def state(folder: str | os.PathLike[str]) -> str:
     """ "running", "ended", "killed", or "unknown" where the monitor is on another machine."""
+    held = is_locked(Path(folder) / LOCK)  # before the file is read: a monitor that ends empties it first
     try:
         first = read_file(Path(folder) / LOCK, 10_000).partition(b"\n")[0]  # what follows is of a monitor before
         pid, _, host = first.decode().strip().partition(" ")
@@ -476,11 +478,12 @@ def state(folder: str | os.PathLike[str]) -> str:
         return "unknown"
     try:
         os.kill(int(pid), 0)  # asks whether it is there
-    except ProcessLookupError:
+    except ProcessLookupError:  # a copy of it may still have the lock
         return "killed"
     except OSError:
         pass
-    return "running"
+    # After a restart of the machine another process may have that number.
+    return "killed" if held is False else "running"
 
 
 def until_when(folder: str | os.PathLike[str]) -> str:
@@ -512,7 +515,13 @@ def _locked(folder: Path) -> Any:
         return None
     file = os.fdopen(open_lock(folder / LOCK), "r+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for _ in range(TRIES):  # one who asks for the state has it for a moment
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.01)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
         who = file.read().partition(" ")[0]
