@@ -26,7 +26,7 @@ from widemargin.margins import (
     turns,
 )
 from widemargin.margins import door as doors
-from widemargin.margins.door import Late, Limits, equal_rows, free_memory
+from widemargin.margins.door import Late, Limits, distinct_rows, equal_rows, free_memory
 from widemargin.pricing import points as pricing_points
 from widemargin.pricing import several, signs, writing
 from widemargin.pricing.points import Points
@@ -166,6 +166,14 @@ def test_equal_rows():
     first = equal_rows(X)
     for i, j in enumerate(first):
         assert j == next(k for k in range(len(X)) if (X[k] == X[i]).all())
+    assert distinct_rows(X).tolist() == np.unique(X + 0.0, axis=0, return_index=True)[1].tolist()
+
+
+def test_many_columns_of_few_points_cost_little():
+    """Rows were compared as records of 100,000 fields, and work was counted in columns, not in the span of the points."""
+    data = noise(8, 100_000, 0)
+    cert = margins.f1(data)
+    assert cert.status == "certified" and cert.verify(data).ok
 
 
 # ------------------------------------------------------------ what was wrong, or refused, once

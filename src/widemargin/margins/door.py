@@ -34,6 +34,7 @@ SMALLEST_SIZE = 1e-150  # of points that are not 0, beside a largest entry of ab
 SURE = 1e-300  # lower bounds beside entries of about 1
 FAINT = 1e-250  # entries beside others of about 1
 EXACT = 100_000  # numbers up to which sums are looked at in exact arithmetic
+SORTED = 1000  # columns by which distinct rows are put in order
 PER_NUMBER = 200  # operations that a look at the lines through all points costs for each of their numbers
 SHARE, LEAST = 0.05, 0.05  # a step is this share of the time limit, and that many seconds more
 BLOCK = 2**21  # numbers in one block of rows
@@ -135,6 +136,11 @@ def speed() -> float:
     return min(max(256**3 / 3 / best, 1e9), 1e11)
 
 
+def svd_work(n: int, D: int) -> float:
+    """Operations that the singular values and vectors of (n, D) numbers take, about."""
+    return 6.0 * n * D * min(n, D)
+
+
 def free_memory() -> float:
     """Bytes that can be used before the machine, or the group of processes that this one is in, runs out of them."""
     free = math.inf
@@ -196,9 +202,12 @@ class Door:
         return self.limits.deadline
 
     def most(self, operations: float, numbers: float) -> int:
-        """How many points may be worked with at once that cost so many operations and numbers for each of their entries."""
+        """How many points may be worked with at once that cost so many operations and numbers for each of their entries.
+
+        The operations are those in the span of the points, which is found first.
+        """
         n, D = self.X.shape
-        return self.limits.largest(n, lambda k: operations * k * D, lambda k: numbers * k * D)
+        return self.limits.largest(n, lambda k: operations * k * min(k, D) + svd_work(k, D), lambda k: numbers * k * D)
 
     def exact(self, index: np.ndarray) -> np.ndarray:
         """The rows `index` as they are, (k, D): X has lost digits where the sizes of entries differ by more than 1e290."""
@@ -430,10 +439,8 @@ def norm_bound(X: np.ndarray, c: np.ndarray, slope: float = 0.0) -> float:
 def equal_rows(X: np.ndarray) -> np.ndarray:
     """(n,) the index of the first row of X (n, D) that is equal to each row."""
     X = np.ascontiguousarray(X) + 0.0  # -0.0 becomes 0.0
-    factor = np.atleast_1d(np.random.default_rng(0).integers(1, 2**62, X.shape[1]) * 2 + 1)
-    code = np.zeros(len(X), dtype=np.int64)
-    for k in range(X.shape[1]):
-        code += np.ascontiguousarray(X[:, k]).view(np.int64) * factor[k]  # modulo 2^64
+    factor = np.random.default_rng(0).integers(1, 2**62, X.shape[1]) * 2 + 1
+    code = X.view(np.int64) @ factor  # (n,) modulo 2^64
     order = np.argsort(code, kind="stable")
     new = np.append(True, np.diff(code[order]) != 0)
     first = np.empty(len(X), dtype=np.int64)
@@ -443,6 +450,12 @@ def equal_rows(X: np.ndarray) -> np.ndarray:
         _, index, back = np.unique(X, axis=0, return_index=True, return_inverse=True)
         first = index[back.ravel()]
     return first
+
+
+def distinct_rows(X: np.ndarray) -> np.ndarray:
+    """(k,) the index of the first of each of the distinct rows of X (n, D), in lexicographic order of their first columns."""
+    first = np.unique(equal_rows(X))
+    return np.asarray(first[np.lexsort(X[first, :SORTED][:, ::-1].T)])
 
 
 def twins(door: Door, *, origin: bool = True) -> tuple[np.ndarray, str] | None:

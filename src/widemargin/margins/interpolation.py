@@ -20,11 +20,10 @@ import numpy as np
 from scipy import linalg
 
 from widemargin.pricing import write
-from widemargin.pricing.points import svd_work
 from widemargin.types import Certificate, Measure
 
 from ._relations import Relations
-from .door import EPS, Door, Progress
+from .door import EPS, Door, Progress, svd_work
 from .engine import LARGEST, prune_masses
 from .wide_networks import Solver as MarginSolver
 

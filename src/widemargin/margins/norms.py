@@ -17,11 +17,10 @@ import numpy as np
 from scipy import linalg
 
 from widemargin.kinds import MATRIX_NORMS, VECTOR_NORMS
-from widemargin.pricing.points import svd_work
 from widemargin.types import InputError, show
 
 from . import barrier
-from .door import EPS, Limits
+from .door import EPS, Limits, svd_work
 from .programs import maximise_last
 
 DUAL = {"l1": "max", "max": "l1", "linf": "l1", "spectral": "nuclear", "nuclear": "spectral"}

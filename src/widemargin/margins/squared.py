@@ -18,7 +18,7 @@ from widemargin.pricing.squares import Proof, Tree, circle, objective, polish, t
 from widemargin.types import Measure
 
 from ._vanishing import zero_margin
-from .door import Door, Progress
+from .door import Door, Progress, distinct_rows
 from .engine import Engine, new_directions
 from .programs import ColumnLP
 
@@ -48,7 +48,7 @@ class Solver(Engine):
     def __init__(self, door: Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
         labelled = np.hstack([door.X + 0.0, door.y[:, None]])
-        self.first = np.unique(labelled, axis=0, return_index=True)[1]  # a repeated point adds nothing to a minimum
+        self.first = distinct_rows(labelled)  # a repeated point adds nothing to a minimum
         self.X0, self.y = door.X[self.first], door.y[self.first]  # (n, D), (n,)
         self.X, self.basis = reduce_rank(self.X0)  # (n, r), (D, r)
         self.n, self.r = self.X.shape

@@ -19,7 +19,7 @@ from widemargin.types import Certificate, Dataset, Measure, check_device
 
 from . import _polish, programs, qp, squared, turns
 from .answers import solves
-from .door import EPS, Door, Progress, choose_space, enter, norm_bound, not_separable, twins
+from .door import EPS, Door, Progress, choose_space, distinct_rows, enter, norm_bound, not_separable, twins
 from .engine import Neurons, lightest, threads
 
 CONE_LIMIT = 30_000  # n * rank above which the cone program is too slow and particles take over
@@ -141,7 +141,7 @@ class Solver(Neurons):
         super().__init__(door, tol, seed, progress)
         # Distinct labelled points: a repeated one adds nothing to a minimum.
         labelled = np.hstack([door.X + 0.0, door.y[:, None]])
-        _, self.first = np.unique(labelled, axis=0, return_index=True)
+        self.first = distinct_rows(labelled)
         X, self.basis = reduce_rank(door.X[self.first])  # (n, r), (D, r)
         self.all_X, self.all_y = X, door.y[self.first]
         n, self.r = X.shape

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.margins.door import Door
+from widemargin.margins.door import Door, svd_work
 from widemargin.margins.door import enter as through_the_door
 from widemargin.margins.multiclass import class_numbers
-from widemargin.pricing.points import reduce_rank, svd_work, whitening
+from widemargin.pricing.points import reduce_rank, whitening
 from widemargin.spaces import ReLU
 from widemargin.types import Dataset, InputError, show
 

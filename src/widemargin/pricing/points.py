@@ -171,11 +171,6 @@ def reduce_rank(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return X @ Vt[:r].T, Vt[:r].T
 
 
-def svd_work(n: int, D: int) -> float:
-    """Operations that the singular values and vectors of (n, D) numbers take, about."""
-    return 6.0 * n * D * min(n, D)
-
-
 def whitening(X: np.ndarray) -> np.ndarray | None:
     """(r, r) that maps normal rows z to directions v with normal scores X v (n,), if the points X (n, r) are close to a subspace.
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from widemargin import flows as flows
     from widemargin import margins as margins
     from widemargin.flows import losses as losses
+    from widemargin.flows import names as names
     from widemargin.flows import rules as rules
     from widemargin.margins import programs as programs
     from widemargin.margins import qp as qp
@@ -24,5 +25,6 @@ else:
     torch = Later("torch")
     optimize, special, distance = Later("scipy.optimize"), Later("scipy.special"), Later("scipy.spatial.distance")
     flows, losses, rules = Later("widemargin.flows"), Later("widemargin.flows.losses"), Later("widemargin.flows.rules")
+    names = Later("widemargin.flows.names")
     margins, programs = Later("widemargin.margins"), Later("widemargin.margins.programs")
     qp, enumeration = Later("widemargin.margins.qp"), Later("widemargin.pricing.enumeration")

@@ -12,10 +12,9 @@ import numpy as np
 
 from widemargin.dataset import takes_data_second
 from widemargin.errors import brief
-from widemargin.flows.names import check_kept
 from widemargin.types import Dataset, InputError, Trajectory, show
 
-from ._rooms import flows, losses, torch
+from ._rooms import flows, losses, names, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -210,7 +209,7 @@ def follow(
         raise InputError(
             f"{sets[0].name} is not the data of this run ({config['data']['names'][0]}); give the data it used"
         )
-    check_kept(config["rule"])
+    names.check_kept(config["rule"])
     if net is None:
         net = flows.rebuild_net(config["net"], [each.X for each in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
