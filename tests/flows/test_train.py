@@ -17,8 +17,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import grouped
 from widemargin import Dataset, InputError, Trajectory, data, flows, monitor, theory
-from widemargin.flows import GD, SGD, Keep, Record, Stop, TwoLayer, runs, train, training
+from widemargin.flows import GD, SGD, Keep, Record, Stop, TwoLayer, own_parts, runs, train, training
 from widemargin.flows.rules import Rule
+from widemargin.margins import door
 
 PARITY = data.parity(d=4, n=12, seed=0)
 NET = TwoLayer(4, 6)
@@ -599,6 +600,37 @@ READERS = [
 def test_a_folder_that_is_no_path_is_one_sentence(read, given):
     with pytest.raises(InputError, match="must be a path, not"):
         read(given)
+
+
+@pytest.mark.parametrize(
+    ("rule", "trials"),
+    [
+        (flows.GD(), 10**12),
+        (flows.SGD(batch=10**12), 1),
+        (flows.TwoPhase(batch2=10**12), 1),
+        (flows.WeaklyRegularized(memory=10**12), 1),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_one_sentence(rule, trials):
+    """The library was asked for all of it, and said so in a traceback; where it got it, the process was killed."""
+    points = Dataset([[1.0, 0.5], [-1.0, 0.5]], [1, -1])
+    with pytest.raises(InputError, match=r"takes at least [\d.e+]+ TB of memory, and .* are free"):
+        flows.train(points, flows.TwoLayer(2, 4), rule, stop=2, trials=trials)
+
+
+def test_a_network_is_as_large_as_its_outputs_for_all_points(monkeypatch):
+    """Parameters of a trial are 12 numbers, and a point has 4 pre-activations and one output."""
+    points = Dataset(np.random.default_rng(0).standard_normal((50, 2)), np.ones(50))
+    net, trials = flows.TwoLayer(2, 4), 10**5
+    problem = flows.pose(net, points, "logistic")
+    parameters, point = own_parts.check_net(problem, range(1), 0)
+    assert parameters == 12 * 8 and 8 * 5 <= point <= 8 * 20
+    need = trials * (2 * parameters + 50 * point)
+    monkeypatch.setattr(door, "free_memory", lambda: 1.01 * need)
+    own_parts.check_room(problem, flows.GD(), trials, parameters, point)
+    monkeypatch.setattr(door, "free_memory", lambda: 0.99 * need)
+    with pytest.raises(InputError, match="100000 trials, 50 examples each"):
+        flows.train(points, net, flows.GD(), stop=1, trials=trials)
 
 
 def test_a_folder_that_was_replaced_is_not_written_to(tmp_path, monkeypatch):

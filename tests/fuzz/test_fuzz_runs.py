@@ -227,7 +227,7 @@ def test_options_of_any_type(run):
             f"{rng.choice(names)}={rng.choice([*map(str, VALUES), 'true', '3', '1e-3', '-2', 'fitted'])}"
             for _ in range(2)
         ]
-        given = [text for text in given if "\x00" not in text and "1000000000000" not in text]
+        given = [text for text in given if "\x00" not in text]
         more = [part for text in given for part in ("--option", text)]
         command("train", words[1], "--net", net, "--algorithm", algorithm, "--width", "4", "--steps", "2", *more)
     check_memory()

@@ -55,11 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         what = "raise the limit (ulimit -n)" if error.errno in MANY else "check the path and the space left on the disk"
         return complain(f"{where}{error.strerror or error}; {what}")
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not _is_exhausted(error):
+            raise
         return complain("there is not enough memory for this problem; use fewer points or a smaller --width")
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
+
+
+def _is_exhausted(error: Exception) -> bool:
+    """Whether this is how Python, numpy or torch say that memory is not enough."""
+    words = ("can't allocate memory", "out of memory")  # of a processor, of a GPU
+    return isinstance(error, MemoryError) or any(text in str(error) for text in words)
 
 
 def parser() -> Parser:

@@ -96,6 +96,7 @@ class Rule(Generic[S]):
     ends = False  # whether the rule itself finishes every trial
     grows = False  # whether neurons are added on the way
     costly = False  # whether a step costs as much as a look at stationarity
+    copies = 2  # of all parameters that are in memory at once, at least
 
     @property
     def graph(self) -> bool:
@@ -122,6 +123,10 @@ class Rule(Generic[S]):
     def step(self, problem: Problem, W: Params, state: S) -> tuple[Params, S]:
         """Parameters and state after a step of all trials; W is left as it is."""
         raise InputError(f"the rule {type(self).__name__} has no step(problem, W, state); see `flows.Rule`")
+
+    def looks_at(self, n: int) -> int:
+        """How many examples a step looks at where there are `n`; the most where that changes."""
+        return n
 
     def length(self, clock: str) -> float:
         """How long a step is in a clock, "mean" or "cb", if all are equally long; 0 if they are not."""

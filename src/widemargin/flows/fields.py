@@ -34,15 +34,22 @@ def check_fields(kind: type, given: Mapping[str, Any], what: str) -> None:
             continue
         if each == name:
             if not _fits(value, name):
-                raise InputError(f"{what}: {field.name} must be {TYPES[name][1]}, not {show(value)}")
+                size = " below 2^63, or have a decimal point" if is_beyond(value) else ""
+                raise InputError(f"{what}: {field.name} must be {TYPES[name][1]}{size}, not {show(value)}")
         elif not isinstance(value, list | tuple | np.ndarray) or not all(_fits(entry, each) for entry in value):
             raise InputError(f"{what}: {field.name} must be a list, each entry {TYPES[each][1]}, not {show(value)}")
 
 
 def _fits(value: Any, name: str) -> bool:
     kinds, _ = TYPES[name]
-    wrong_bool = isinstance(value, bool) and bool not in kinds
-    return not wrong_bool and (isinstance(value, kinds) or _of_numpy(value, name))
+    if isinstance(value, bool) and bool not in kinds:
+        return False
+    return not is_beyond(value) and (isinstance(value, kinds) or _of_numpy(value, name))
+
+
+def is_beyond(value: Any) -> bool:
+    """Whether this is an integer that no tensor holds."""
+    return isinstance(value, int) and abs(value) >= 2**63
 
 
 def _of_numpy(value: Any, name: str) -> bool:

@@ -6,7 +6,7 @@ What they raise themselves goes through as it is, with a note that says in which
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from .contract import Rule, State
 from .nets import Net, Params
 from .problem import Problem
 
+SMALL = 1e8  # bytes that there always are
 CLOCKS = ("mean", "cb")
 COUNTED = ("t_cb", "log_t_mean", "status", "taken")  # tensors (B,) of every state
 
@@ -41,8 +42,11 @@ def lacks(thing: Any, base: type, *methods: str) -> list[str]:
 # ---------------------------------------------------------------- networks
 
 
-def check_net(problem: Problem, numbers: Sequence[int], seed: int) -> None:
-    """Draw a trial, evaluate it and pull weights back; an InputError where what comes is not what `Net` promises."""
+def check_net(problem: Problem, numbers: Sequence[int], seed: int) -> tuple[float, float]:
+    """Draw a trial, evaluate it and pull weights back; an InputError where what comes is not what `Net` promises.
+
+    Bytes that the parameters of a trial take, and those that `pull` needs for each point.
+    """
     net = problem.net
     if missing := lacks(net, Net, "evaluate", "pull") + (["draw"] if len(lacks(net, Net, "draw", "init")) == 2 else []):
         raise InputError(f"the network {net.name} has no {' and no '.join(sorted(missing))}; see `flows.Net`")
@@ -68,6 +72,46 @@ def check_net(problem: Problem, numbers: Sequence[int], seed: int) -> None:
     with torch.no_grad(), during(f"by pull of the network {net.name}"):
         pulled = net.pull(W, X, torch.ones_like(f), saved)
     _check_params(f"pull of the network {net.name}", pulled, {name: W[name] for name in net.trained})
+    points = _bytes((f, saved), but=(problem.X, *W.values()))
+    return _bytes(W) / trials, points / (trials * problem.n)
+
+
+def check_room(problem: Problem, rule: Rule, trials: int, parameters: float, point: float) -> None:
+    """An InputError where this many trials take more memory than there is, with what `check_net` has found."""
+    if problem.X.is_cuda:  # which says so itself
+        return
+    examples = rule.looks_at(problem.n)
+    drawn = 0 if examples == problem.n else problem.X.shape[2] * problem.X.element_size()
+    need = trials * (rule.copies * parameters + examples * (point + drawn))
+    if need < SMALL:
+        return
+    from widemargin.margins.door import bytes_in_words, free_memory  # which opens a room that small runs do not need
+
+    free = free_memory()
+    if need > free:
+        raise InputError(
+            f"a step of {trials} trials, {examples} examples each, takes at least {bytes_in_words(need)} of memory, and "
+            f"{bytes_in_words(free)} are free; use fewer trials, fewer neurons or smaller batches"
+        )
+
+
+def _bytes(value: Any, but: Iterable[Tensor] = ()) -> int:
+    """Bytes of all tensors in here, each memory counted once; 0 for views of those in `but`."""
+    seen = {one.untyped_storage().data_ptr() for one in but}
+    total = 0
+    left = [value]
+    while left:
+        one = left.pop()
+        if isinstance(one, Tensor):
+            storage = one.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
+        elif isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, tuple | list):
+            left += one
+    return total
 
 
 # ---------------------------------------------------------------- rules

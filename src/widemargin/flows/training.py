@@ -31,7 +31,7 @@ from . import runs
 from ._graph import Stepper
 from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
 from .nets import Net, Params, trial_numbers
-from .own_parts import begun, check_net, check_rule
+from .own_parts import begun, check_net, check_room, check_rule
 from .plan import Keep, Progress, Record, Schedule, Stop, check_whole, schedule
 from .problem import Problem, as_outputs, pose
 
@@ -86,7 +86,7 @@ def train(
     numbers = trial_numbers(len(sets) if trials is None else trials)
     count = len(numbers)
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
-    check_net(problem, numbers, seed)
+    check_room(problem, rule, count, *check_net(problem, numbers, seed))
     test = None if record.test is None else record.test.labelled(as_outputs({"loss": loss, "net": net}))
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
     plan = schedule(stop, record, rule, problem.X.is_cuda)

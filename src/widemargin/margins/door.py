@@ -39,6 +39,7 @@ PER_NUMBER = 200  # operations that a look at the lines through all points costs
 SHARE, LEAST = 0.05, 0.05  # a step is this share of the time limit, and that many seconds more
 BLOCK = 2**21  # numbers in one block of rows
 USUAL = 4e9  # bytes that are taken to be free where nobody says how many are
+FREE = 1e8  # bytes that there always are
 MOST = 10**9  # neurons, starts, cones
 GROUPS = Path("/sys/fs/cgroup")
 
@@ -164,7 +165,14 @@ def free_memory() -> float:
         except (OSError, ValueError):  # no such group, or "max"
             continue
         free = min(free, float(max(limit - now, 0)))
-    return max(free, 1e8)
+    with suppress(ImportError, OSError, ValueError):  # a limit of this process, `ulimit -v`
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        if limit != resource.RLIM_INFINITY:
+            free = min(free, float(limit - pages * os.sysconf("SC_PAGE_SIZE")))
+    return max(free, FREE)
 
 
 def bytes_in_words(count: float) -> str:

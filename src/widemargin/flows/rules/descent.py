@@ -128,6 +128,9 @@ class SGD(Descent[SGDState]):
         check_numbers(self, least={"batch": 1})
         require(self.order in ORDERS, f"SGD: order {self.order!r} is not one of {', '.join(ORDERS)}")
 
+    def looks_at(self, n: int) -> int:
+        return int(self.batch)
+
     @property
     def graph(self) -> bool:
         on_device = self.order != "epochs" if self.sampler is None else isinstance(self.sampler, ParityStream)

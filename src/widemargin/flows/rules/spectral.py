@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from widemargin.errors import show
+
 from .. import geometry
 from ..nets import Params
 from .steepest import Descent
 from .steps import check_numbers, require
+
+MOST = 1000  # iterations; singular values are no nearer to 1 after 10, and nothing looks at a clock between them
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Spectral(Descent):
         super().__post_init__()
         check_numbers(self, least={"iterations": 0})
         require(
-            isinstance(self.iterations, int), f"Spectral: iterations must be a whole number, not {self.iterations!r}"
+            isinstance(self.iterations, int) and self.iterations <= MOST,
+            f"Spectral: iterations must be a whole number up to {MOST}, not {show(self.iterations)}",
         )
 
     @property

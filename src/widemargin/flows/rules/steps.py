@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 from .. import _kernels, losses
 from ..contract import DIVERGED, RUNNING, Rule, S, each
+from ..fields import is_beyond
 from ..nets import Frozen, Net, Params
 from ..problem import Problem
 
@@ -124,8 +125,9 @@ def check_numbers(rule: Rule, *, above: tuple[str, ...] = (), least: dict[str, f
     bounds = [(name, 0.0, True) for name in above] + [(name, low, False) for name, low in (least or {}).items()]
     for name, low, strict in bounds:
         value = getattr(rule, name)
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        good = isinstance(value, int | float) and not isinstance(value, bool) and not is_beyond(value)
+        good = good and math.isfinite(value)
         if not good or value < low or (strict and value == low):
             raise InputError(
-                f"{kind}: {name} must be a number {'above' if strict else 'of at least'} {low:g}, not {value!r}"
+                f"{kind}: {name} must be a number {'above' if strict else 'of at least'} {low:g}, not {show(value)}"
             )

@@ -59,6 +59,9 @@ class TwoPhase(Rule[State]):
     def graph(self) -> bool:
         return False  # the phases differ
 
+    def looks_at(self, n: int) -> int:
+        return int(max(self.batch1 or n, self.batch2))
+
     def check(self, problem: Problem) -> None:
         both = {"a", "V"} <= set(problem.net.trained) and problem.net.outputs == 1
         require(both, f"two-phase SGD trains an inner and then an outer layer, which {problem.net.name} does not have")

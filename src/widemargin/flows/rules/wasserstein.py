@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from widemargin.errors import show
+
 from ..contract import Rule, State
 from ..nets import Params
 from ..problem import Problem
 from ..streams import FOR_BIRTHS, FOR_PLACES, sphere_points, uniforms
 from .steps import check_numbers, guard, mean_field, move, require, slopes, tick
+
+BORN = 10**6  # particles that a step may add
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,9 @@ class PerturbedWassersteinFlow(WassersteinFlow):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self, least={"sigma": 0, "births": 1, "every": 1})
+        require(
+            self.births <= BORN, f"PerturbedWassersteinFlow: births must be at most {BORN}, not {show(self.births)}"
+        )
         require(
             self.eta * self.sigma <= 1, "PerturbedWassersteinFlow: eta sigma is a probability and must be at most 1"
         )

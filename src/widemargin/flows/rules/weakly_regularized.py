@@ -118,6 +118,10 @@ class WeaklyRegularized(Rule[PathState]):
             return [self.first]
         return [self.first * (self.last / self.first) ** (k / rungs) for k in range(rungs + 1)]
 
+    @property
+    def copies(self) -> int:  # type: ignore[override]
+        return int(2 + 2 * self.memory)
+
     def check(self, problem: Problem) -> None:
         net = problem.net
         whole = set(net.trained) == set(net.homogeneous)
