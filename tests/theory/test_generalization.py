@@ -184,7 +184,7 @@ def test_regression_bound_covers_the_loss_of_the_interpolant():
     both = THEOREMS["MT-22"].apply(known)
     assert both and both[0].about.startswith("interpolant")
     cert = known.margin("min_norm_l1")
-    assert cert.upper <= 1 + 1e-6
+    assert cert.lower <= 1 and cert.upper <= (1 + 1e-3)  # the target itself has norm 1, and tol is 1e-3
     u = np.random.default_rng(2).standard_normal(2)
     X = np.random.default_rng(9).standard_normal((TEST, 2))
     loss = np.minimum(1, np.abs(cert.primal(X) - (X @ u / np.linalg.norm(u)).clip(0))).mean()
