@@ -215,7 +215,19 @@ def follow(
         net = flows.rebuild_net(config["net"], [each.X for each in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
     start = {name: torch.as_tensor(value) for name, value in net.init(config["trials"], config["seed"]).items()}
+    _check_weights(run, start)
     return Track(run, problem, start, sets)
+
+
+def _check_weights(run: Trajectory, start: Mapping[str, Tensor]) -> None:
+    """An InputError where a run holds parameters of another network; rules may have added neurons, the second dimension."""
+    for name, value in start.items():
+        kept, final = run.records.get(f"W_{name}"), run.final.get(name)
+        fits = kept is None or kept.shape[1:] == value.shape
+        if fits and final is not None:
+            fits = (final.ndim, len(final), *final.shape[2:]) == (value.ndim, *value.shape[:1], *value.shape[2:])
+        if not fits:
+            raise InputError(f"the run is damaged: its parameters {name} are those of another network; train it again")
 
 
 def every_step(track: Track) -> Track | None:
