@@ -384,7 +384,7 @@ def test_an_end_that_no_training_has_is_damage(run, tmp_path, wrong, said):
 
 @pytest.mark.parametrize("words", [("report", "--out", "page.html"), ("check",)])
 def test_weights_of_another_network_are_damage(run, tmp_path, words):
-    """Of records, for points with more features: torch cannot multiply them with these."""
+    """Of records, for points with more features: torch cannot multiply them with these, nor numpy those of more points."""
     folder = tmp_path / "run"
     shutil.copytree(run[0], folder)
     for path in sorted((folder / "records").glob("*.npz")):
@@ -394,9 +394,14 @@ def test_weights_of_another_network_are_damage(run, tmp_path, words):
     command_of = (words[0], folder, *([words[1], tmp_path / words[2]] if words[1:] else []))
     status, _, said = command(*command_of)
     if words[0] == "report":  # the other figures need no weights
-        assert status == 0 and "those of another network" in (tmp_path / words[2]).read_text()
+        assert status == 0 and "of another network or of other points" in (tmp_path / words[2]).read_text()
     else:
-        assert status == 2 and "its parameters V are those of another network" in said
+        assert status == 2 and "its parameters V are of another network" in said
+        for path in sorted((folder / "records").glob("*.npz")):
+            with np.load(path) as file:
+                arrays = {name: file[name] for name in file.files}
+            np.savez(path, **arrays | {"q": np.concatenate([arrays["q"]] * 2, axis=-1)})
+        assert "its records q are of another network or of other points" in command("check", folder)[2]
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
