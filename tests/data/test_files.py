@@ -212,6 +212,35 @@ def test_arrays_that_take_far_more_memory_than_their_file_are_refused(tmp_path, 
         verify.read_data(str(path), "linear")
 
 
+def test_one_label_of_a_hundred_thousand_characters_is_refused(tmp_path):
+    """Every label would be as long: 2 GB of a file of 130 kB."""
+    path = tmp_path / "d.csv"
+    path.write_text("a,y\n1," + "x" * 100_000 + "\n" + "2,b\n" * 5_000)
+    with pytest.raises(InputError, match="'y' has a label of 100000 characters"):
+        data.load(str(path))
+    with pytest.raises(ValueError, match="a label has 100000 characters"):
+        verify.read_data(str(path), "linear")
+    path.write_text("a,y\n1," + "x" * 1_000 + "\n" + "2,b\n" * 1_000)
+    assert data.load(str(path)).n == len(verify.read_data(str(path), "linear")[1]) == 1_001
+
+
+def test_labels_that_differ_in_their_17th_digit_are_two(tmp_path):
+    path = tmp_path / "d.npz"
+    np.savez(path, X=np.eye(3), y=np.array([2**53, 2**53 + 1, 2**53]))
+    found = data.load(str(path))
+    assert found.classes == (2**53, 2**53 + 1) and found.y.tolist() == [-1, 1, -1]
+    assert verify.read_data(str(path), "linear")[1].tolist() == [-1, 1, -1]
+
+
+def test_an_array_with_a_long_head_is_no_pickle(tmp_path):
+    head = b"{'descr': '<f8'," + b" " * 60_000 + b"'fortran_order': False, 'shape': (1,)}\n"
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
+        archive.writestr("X.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + bytes(8))
+        archive.writestr("y.npy", b"")
+    with pytest.raises(InputError, match="Header info length"):
+        data.load(str(tmp_path / "d.npz"))
+
+
 def test_a_single_array_of_nothing_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", X)
     with open(tmp_path / "a_y.npy", "wb") as file:

@@ -39,7 +39,17 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """A run of any net, rule and loss."""
-    rng = draw("what is run")
+    return any_run(draw("what is run"), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    """Runs to take parts from."""
+    rng = draw("what else is run")
+    return [any_run(rng, tmp_path_factory)[0] for _ in range(3)]
+
+
+def any_run(rng, tmp_path_factory):
     while True:
         more = ["--net", rng.choice(sorted(flows.nets.KINDS)), "--algorithm", rng.choice(RULES)]
         more += [
@@ -144,6 +154,39 @@ def harm_names(rng, folder):
 HARMS = [harm_config, harm_checkpoint, harm_arrays, harm_bytes, harm_names]
 
 
+def put_parts(rng, folder, others):
+    """Parts of other runs, or an end that no training has, each of its form and with the hashes that belong to it."""
+    other = rng.choice(others)
+    config, theirs = (json.loads((run / "config.json").read_text()) for run in (folder, other))
+    point = runs._read_checkpoint(rng.choice(sorted(other.glob("checkpoint-*"))))
+    points = {path: runs._read_checkpoint(path) for path in sorted(folder.glob("checkpoint-*"))}
+    how = rng.randrange(7)
+    if how == 0:
+        config |= {key: theirs[key] for key in rng.sample(sorted(config), rng.choice((1, 2, 6)))}
+    elif how == 1:
+        keys = rng.sample(sorted(point), rng.choice((1, 2, 6)))
+        points = {path: own | {key: point[key] for key in keys} for path, own in points.items()}
+    elif how == 2:
+        shutil.rmtree(folder / "records")
+        shutil.copytree(other / "records", folder / "records")
+    elif how == 3:
+        shutil.copy(other / "data.npz", folder / "data.npz")
+        config["data"] = theirs["data"]
+    elif how == 4:
+        shutil.copy(other / runs.CERTIFICATE, folder)
+    elif how == 5:
+        step = rng.choice((0, 7, 2**62))
+        for own in points.values():
+            own["step"] = own["now"][1]["step"] = step
+    else:
+        key, words = rng.choice((("status", runs.STATUSES), ("ended", (-1, 0, 5, 2**62)), ("cursor", (0, 3, 2**62))))
+        for own in points.values():
+            own[key] = [rng.choice(words) for _ in own[key]]
+    (folder / "config.json").write_text(json.dumps(config))
+    for path, own in points.items():
+        put_checkpoint(path, own | {"config": runs.config_digest(config)})
+
+
 def readers(folder):
     """What every command begins with."""
     for read in (flows.load, flows.load_data, flows.load_certificate):
@@ -167,10 +210,8 @@ def test_readers(drawn, tmp_path):
     check_memory()
 
 
-def test_commands(drawn, tmp_path):
-    """Those that draw, check and go on."""
-    rng, (whole, words) = draw("commands on runs"), drawn
-    asked = [
+def asked_of(words, tmp_path):
+    return [
         lambda folder: ("plot", folder, "--out", tmp_path / "p.png"),
         lambda folder: ("check", folder, "--json"),
         lambda folder: ("bound", words[1], "--run", folder, "--theorem", "UH-8", "--json"),
@@ -178,10 +219,19 @@ def test_commands(drawn, tmp_path):
         lambda folder: ("gap", folder, "--weight-decay", "0.1", "--tol", "0.5"),
         lambda folder: (*words, "--out", folder, "--resume"),
     ]
-    for k in range(share(36)):
+
+
+def test_commands(drawn, others, tmp_path):
+    """Those that draw, check and go on."""
+    rng, (whole, words) = draw("commands on runs"), drawn
+    asked = asked_of(words, tmp_path)
+    for k in range(share(60)):
         folder = tmp_path / "run"
         shutil.copytree(whole, folder)
-        rng.choice(HARMS)(rng, folder)
+        if rng.random() < 0.4:
+            put_parts(rng, folder, others)
+        else:
+            rng.choice(HARMS)(rng, folder)
         before, argv = snapshot(folder), asked[k % len(asked)](folder)
         status, _, said = command(*argv)
         if status == 2:
@@ -305,6 +355,53 @@ def test_parameters_of_another_type_are_damage(run, tmp_path):
         put_checkpoint(path, point | {"now": [narrow, point["now"][1]]})
     status, out, answer = command(*run[1], "--out", folder, "--resume")
     assert (status, out) == (2, "") and "is not of type torch.float64" in answer
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        # training would go on from there, and never meet its end
+        ({"status": ["running", "finished"], "ended": [-1, 40]}, "status is running after the last step, 40"),
+        ({"status": ["running", "finished"]}, "ended does not say when"),
+        ({"step": 41}, "step is 41, after the last one, 40"),
+        ({"ended": [40, 2**62]}, "ended has 4611686018427387904, and 40 is the largest"),
+        ({"cursor": [0, 10**6]}, "cursor has 1000000"),
+        (
+            {"step": 40, "status": ["finished"] * 2, "ended": [40, 40], "aside": None},
+            "aside does not hold the trials that have ended",
+        ),
+        ({"pending": {10**6: {}}}, "pending has a row after the last one"),
+    ],
+)
+def test_an_end_that_no_training_has_is_damage(run, tmp_path, wrong, said):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        put_checkpoint(path, runs._read_checkpoint(path) | wrong)
+    status, out, answer = command(*run[1], "--out", folder, "--resume")
+    assert (status, out) == (2, "") and said in answer
+
+
+@pytest.mark.parametrize("words", [("report", "--out", "page.html"), ("check",)])
+def test_weights_of_another_network_are_damage(run, tmp_path, words):
+    """Of records, for points with more features: torch cannot multiply them with these, nor numpy those of more points."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in sorted((folder / "records").glob("*.npz")):
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        np.savez(path, **arrays | {"W_V": np.concatenate([arrays["W_V"]] * 2, axis=-1)})
+    command_of = (words[0], folder, *([words[1], tmp_path / words[2]] if words[1:] else []))
+    status, _, said = command(*command_of)
+    if words[0] == "report":  # the other figures need no weights
+        assert status == 0 and "of another network or of other points" in (tmp_path / words[2]).read_text()
+    else:
+        assert status == 2 and "its parameters V are of another network" in said
+        for path in sorted((folder / "records").glob("*.npz")):
+            with np.load(path) as file:
+                arrays = {name: file[name] for name in file.files}
+            np.savez(path, **arrays | {"q": np.concatenate([arrays["q"]] * 2, axis=-1)})
+        assert "its records q are of another network or of other points" in command("check", folder)[2]
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")

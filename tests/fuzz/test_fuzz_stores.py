@@ -63,7 +63,7 @@ def results(tmp_path_factory):
 
 def harm_store(rng, folder):
     path = folder / "results.sqlite"
-    how = rng.randrange(8)
+    how = rng.randrange(9)
     if how == 0:
         path.write_bytes(harmed_bytes(rng, path.read_bytes()))
         return
@@ -88,6 +88,11 @@ def harm_store(rng, folder):
         elif how == 6:
             plan = json.loads(db.execute("select plan from sweeps").fetchone()[0])
             db.execute("update sweeps set plan = ?", (json.dumps(harmed_value(rng, plan)),))
+        elif how == 7:
+            db.execute("drop table runs")
+            more = rng.choice(["", ", check (trial > 5)", ", primary key (trial)", ", unique (key, seed)"])
+            db.execute("create table runs (key text, sweep text, function text, version text, seed integer, trial integer"
+                       f"{more})")  # fmt: skip
         else:
             db.execute(f"create trigger t after insert on {name} begin delete from runs; end")
         db.commit()

@@ -76,6 +76,18 @@ def test_scaling_of_the_layers_changes_nothing():
     assert_allclose(wm.margins.of(net, DATA).margin, before, rtol=1e-10)
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_weights_whose_products_leave_the_floats_have_the_same_margin(size: float):
+    """They came to 0, or to infinity: errors at all points, or no number."""
+    weights = {"0.weight": np.array([[1.0, 2.0], [-1.0, 0.5], [0.0, 0.0]]), "2.weight": np.array([[1.0, -1.0, 2.0]])}
+    before = wm.margins.of(weights, X, Y)
+    after = wm.margins.of({name: size * value for name, value in weights.items()}, X, Y)
+    assert_allclose(after.margin, before.margin, rtol=1e-14)
+    assert after.errors == before.errors and np.isfinite(before.margin)
+    unbalanced = {"0.weight": size * weights["0.weight"], "2.weight": weights["2.weight"] / size}
+    assert_allclose(wm.margins.of(unbalanced, X, Y).margin, before.margin, rtol=1e-14)
+
+
 def test_two_outputs_are_their_difference():
     two = network(outputs=2)
     one = network()
@@ -214,6 +226,10 @@ WRONG = {
     ),
     "a certificate of a kernel": (lambda: wm.margins.f2(DATA), "holds no network of neurons"),
     "nothing": (lambda: {}, "has two weight matrices"),
+    "a norm between the layers": (
+        lambda: {"0.weight": np.ones((3, 2)), "1.weight": np.ones(3), "3.weight": np.ones((1, 3))},
+        "1.weight of shape (3,) is of a layer that Sequential(Linear, ReLU, Linear) does not have",
+    ),
     "several labels for each point": (
         lambda: MLPClassifier((4,), max_iter=2).fit(X, np.c_[Y > 0, Y < 0]),
         "tells several labels for each point",

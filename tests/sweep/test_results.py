@@ -304,6 +304,22 @@ def test_no_store_a_damaged_one_and_another_program_s_file(tmp_path):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("own", [", primary key (key), check (trial > 5)", ", primary key (trial), unique (key)", ""])
+def test_a_table_that_refuses_rows_is_told(own, tmp_path):
+    """Rows that it refused were lost without a word, and counted as stored."""
+    Store(tmp_path / "s").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "s" / "results.sqlite")) as db:
+        db.execute("drop table runs")
+        db.execute(
+            f"create table runs (key text, sweep text, function text, version text, seed integer, trial integer{own})"
+        )
+    store = Store(tmp_path / "s")
+    with pytest.raises(InputError, match=r"is damaged|cannot be written"):
+        add(store, [{"x": 1.0}])
+        add(store, [{"x": 2.0}], start=7)  # the same trial, of another key
+    store.close()
+
+
 def test_a_file_cut_short(tmp_path):
     store = Store(tmp_path)
     add(store, [{"x": float(k), "t": "long " * 20} for k in range(5000)])

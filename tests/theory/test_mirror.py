@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from functools import cache
 
@@ -426,6 +427,12 @@ def test_on_a_run_of_a_normalized_network_and_on_data_alone():
     assert early.applies is False  # 40 units: features could move too much for the theorem
     assert THEOREMS["UH-22"].apply(known).value <= 1 + 1e-3
     assert THEOREMS["UH-12"].apply(known) is None
+    for lost in (np.nan, np.inf, 0.0):  # features without a direction have no gradient
+        ends = {name: lost * value for name, value in run.final.items()}
+        gone = facts(XOR, dataclasses.replace(run, final=ends))
+        assert THEOREMS["UH-22"].apply(gone) is None
+        with np.errstate(all="ignore"):
+            assert gone.normalized("M4") is None
     alone = facts(Dataset(3 * XOR.X, XOR.y, "far"))  # rescaled to the unit ball
     width = THEOREMS["UH-21"].apply(alone)
     gamma = margins.f1(XOR).lower

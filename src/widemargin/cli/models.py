@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from widemargin.disk import check_archive
+from widemargin.disk import check_archive, fits_memory
 from widemargin.types import Dataset, InputError
 
 from .options import legal
@@ -52,9 +53,23 @@ def state_dict(name: str) -> Mapping[str, Any]:
                 f"{name} cannot be read as a state dict: it is damaged, or of another format; "
                 "save model.state_dict() with torch.save"
             ) from None
+    from widemargin.margins.models import inner
+
     if not isinstance(state, Mapping):
         raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
+    taken = 8 * sum(map(_numbers, inner(state).values()))
+    if not fits_memory(taken, path.stat().st_size):  # views of few numbers, and sparse ones
+        raise InputError(
+            f"{name} holds tensors that take {taken} bytes as numbers, far more than its own; save it dense"
+        )
     return state
+
+
+def _numbers(value: Any) -> int:
+    try:
+        return math.prod(getattr(value, "shape", (0,)))
+    except RuntimeError:  # a tensor of several others, which is no array
+        return 0
 
 
 def _safetensors(path: Path) -> Mapping[str, Any]:

@@ -165,7 +165,7 @@ def _read_npy(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def _unreadable(name: str, error: Exception) -> InputError:
-    if "allow_pickle" in str(error):
+    if "allow_pickle=False" in str(error):
         return InputError(f"{name}: object arrays and pickles are refused; store plain numbers")
     why = " ".join(str(error).split())[:120] or type(error).__name__
     return InputError(f"{name}: the file is damaged, truncated or unreadable ({why}); write it again with numpy")
@@ -228,7 +228,7 @@ def _dataset(X: np.ndarray, y: np.ndarray, name: str, targets: bool, multiclass:
 
 def _class_numbers(y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[Any, ...]]:
     """Labels as 0, 1, ... in sorted order, and what they were."""
-    if y.dtype.kind not in "USb":
+    if y.dtype.kind not in "USbiu":  # integers stay: two of 17 digits may be the same float64
         y = _numbers(y, name, "y")
         bad = np.flatnonzero(~np.isfinite(y))
         if len(bad):
@@ -390,4 +390,9 @@ def _csv_target(cells: list[str], column: str, lines: list[int], name: str, targ
     if "" in cells:
         i = cells.index("")
         raise InputError(f"{name}: column {show(column)} at row {i} (line {lines[i]}) is empty; give every row a label")
+    longest = max(map(len, cells))
+    if not fits_memory(4 * longest * len(cells), sum(map(len, cells))):  # numpy makes all as long as the longest
+        raise InputError(
+            f"{name}: column {show(column)} has a label of {longest} characters; name the classes in a few words"
+        )
     return np.array(cells)

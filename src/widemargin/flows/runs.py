@@ -486,6 +486,7 @@ def _newest(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any] | N
         try:
             point = _read_checkpoint(path)
             _of_trials(point, trials_of(config))
+            _of_plan(point, config)
         except Misfit as error:
             damaged[name] = str(error)
             continue
@@ -536,6 +537,20 @@ def _of_trials(point: Mapping[str, Any], trials: int) -> None:
     for name in ("final", "start"):
         for key, value in point[name].items():
             need(value.ndim > 0 and len(value) == trials, f"{name}.{key[:60]}", f"is not of {trials} trials")
+
+
+def _of_plan(point: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Whether it is where a loop of this plan can be: one that has passed its last step would go on for ever."""
+    step, limit, marks = point["step"], config["steps"], len(config["times"])
+    need(limit is None or step <= limit, "step", f"is {step}, after the last one, {limit}")
+    for name, most in (("ended", step), ("cursor", marks)):
+        need(max(point[name]) <= most, name, f"has {max(point[name])}, and {most} is the largest that there can be")
+    running = [word == "running" for word in point["status"]]
+    need([at < 0 for at in point["ended"]] == running, "ended", "does not say when the trials that have ended did")
+    need(not (any(running) and step == limit), "status", f"is running after the last step, {limit}")
+    need(not (any(running) and point["closed"]), "closed", "is true of a run that goes on")
+    need((point["aside"] is None) == all(running), "aside", "does not hold the trials that have ended")
+    need(all(k < marks for k in point["pending"]), "pending", f"has a row after the last one, {marks - 1}")
 
 
 def check_shapes(

@@ -31,10 +31,7 @@ class Layers:
 def layers(model: Any) -> Layers:
     """The weights of a two-layer ReLU network; an InputError for anything else."""
     if isinstance(model, Mapping):
-        for key in INSIDE:
-            if isinstance(model.get(key), Mapping):
-                model = model[key]
-        return _from_names(model)
+        return _from_names(inner(model))
     if hasattr(model, "hidden_layer_sizes"):
         return _of_sklearn(model)
     from torch import nn
@@ -62,6 +59,14 @@ def layers(model: Any) -> Layers:
         if set(dict(layer.named_parameters())) - {"weight", "bias"} or not hasattr(layer, "weight"):
             raise InputError("a layer of the model has parameters besides weight and bias; remove its parametrization")
     return _checked(first.weight, first.bias, last.weight, last.bias)
+
+
+def inner(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The weights in what training has saved beside other things."""
+    for key in INSIDE:
+        if isinstance(state.get(key), Mapping):
+            state = state[key]
+    return state
 
 
 def _in_a_row(model: Any) -> Iterator[Any]:
@@ -97,6 +102,8 @@ def _from_names(state: Mapping[Any, Any]) -> Layers:
     first, second = min(fits, key=lambda pair: len(arrays[pair[1]]) != 1)
     width, biases = len(arrays[first]), {}
     for name in vectors:
+        if name.rpartition(".")[2] in ("weight", "running_mean", "running_var"):  # of a norm, or of PReLU
+            raise InputError(f"{name[:40]} of shape {arrays[name].shape} is of a layer that {FORM} does not have")
         stem = name.removesuffix("bias")
         owners = [k for k, matrix in enumerate((first, second)) if stem != name and matrix == f"{stem}weight"]
         owners = owners or [k for k, size in enumerate((width, len(arrays[second]))) if arrays[name].shape == (size,)]

@@ -138,7 +138,7 @@ def of(
         return _single(model, len(model.mass), data, search)
     net = _layers(model, trial)
     _fits(net.W.shape[1], data)
-    theta, outer = folded(net)  # (m, D), (m, K)
+    theta, outer = _sized(*folded(net))  # (m, D), (m, K)
     bias = theta.shape[1] > data.d
     if outer.shape[1] <= 2:
         mass = outer[:, -1] - (outer[:, 0] if outer.shape[1] == 2 else 0.0)
@@ -154,6 +154,17 @@ def of(
     norm = float(np.linalg.norm(theta, axis=1) @ np.linalg.norm(outer, axis=1))
     best = multiclass_f1(data, bias=bias, **search)
     return Share(_over(reached, norm), int((reached <= 0).sum()), len(net.W), best)
+
+
+def _sized(theta: np.ndarray, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same network (m, D), (m, K) up to a factor, of weights of size 1: products of them neither overflow nor vanish.
+
+    Sizes are divided by powers of two, so nothing is rounded and a share of the largest margin stays what it is.
+    """
+    e = np.frexp(np.abs(theta).max(axis=1))[1]  # (m,)
+    f = np.frexp(np.abs(outer).max(axis=1))[1] + e
+    most = f[outer.any(axis=1)].max(initial=np.iinfo(f.dtype).min) if outer.any() else 0
+    return np.ldexp(theta, -e[:, None]), np.ldexp(outer, (e - most)[:, None])
 
 
 def _among(known: Any, data: Dataset) -> np.ndarray:

@@ -185,7 +185,8 @@ class Store:
             for row in each:
                 names = ", ".join(quoted(name) for name in row)
                 marks = ", ".join("?" * len(row))
-                sql = f"insert or ignore into runs ({names}) values ({marks})"
+                # Not "or ignore": where a table refuses a row for anything else, it would be lost without a word.
+                sql = f"insert into runs ({names}) values ({marks}) on conflict (key) do nothing"
                 if self.db.execute(sql, list(row.values())).rowcount:
                     new += 1
                     self.db.execute("insert into log values (?, ?, ?)", (row["key"], share, now))

@@ -134,7 +134,10 @@ class Facts:
         if self.p is None:
             return None
         size = self.net.normalizers(self._batched(self.end)).get(convention)  # type: ignore[union-attr,arg-type]
-        return None if size is None else float(self.p.min() / float(size[0]))
+        if size is None or not 0 < float(size[0]) < math.inf:  # 0 has no direction, and infinite ones are lost
+            return None
+        margin = float(self.p.min()) / float(size[0])
+        return margin if math.isfinite(margin) else None
 
     # ------------------------------------------------------------ the run
 

@@ -160,4 +160,5 @@ def _gradient_constants(facts: Facts) -> Guarantee | None:
     W = facts.end if facts.end is not None else facts.start
     if not isinstance(facts.net, flows.Normalized) or W is None:
         return None
-    return mirror.gradient_constants(W["V"], facts.data.X)
+    sizes = np.linalg.norm(W["V"], axis=1)  # infinite where a network is too large for numbers with a point
+    return mirror.gradient_constants(W["V"], facts.data.X) if (np.isfinite(sizes) & (sizes > 0)).all() else None

@@ -214,7 +214,30 @@ def follow(
         net = flows.rebuild_net(config["net"], [each.X for each in sets])
     problem = flows.pose(net, sets if len(sets) > 1 else sets[0], config["loss"], bias=config["bias"])
     start = {name: torch.as_tensor(value) for name, value in net.init(config["trials"], config["seed"]).items()}
+    _check_sizes(run, start, {"n": problem.n, "m": getattr(net, "m", None)})
     return Track(run, problem, start, sets)
+
+
+def _check_sizes(run: Trajectory, start: Mapping[str, Tensor], sizes: Mapping[str, int | None]) -> None:
+    """An InputError where a run holds records of another network or of other points, or parameters of another network.
+
+    Rules may have added neurons, the second dimension of parameters, to the last ones.
+    """
+    wrong = [
+        f"records {name}"
+        for name, known in flows.OBSERVERS.items()
+        if known.long and name in run.records and run.records[name].shape[2:] != (sizes[known.long],)
+    ]
+    for name, value in start.items():
+        kept, final = run.records.get(f"W_{name}"), run.final.get(name)
+        fits = kept is None or kept.shape[1:] == value.shape
+        if fits and final is not None:
+            fits = (final.ndim, len(final), *final.shape[2:]) == (value.ndim, *value.shape[:1], *value.shape[2:])
+        wrong += [] if fits else [f"parameters {name}"]
+    if wrong:
+        raise InputError(
+            f"the run is damaged: its {wrong[0]} are of another network or of other points; train it again"
+        )
 
 
 def every_step(track: Track) -> Track | None:

@@ -165,7 +165,7 @@ def _numbers(array: np.ndarray, what: str) -> np.ndarray:
 def _targets(y: np.ndarray, kind: str) -> np.ndarray:
     if kind in (*REGRESSION, *SEVERAL):
         return _numbers(y, "y")
-    if y.dtype.kind not in "USb":
+    if y.dtype.kind not in "USbiu":  # integers stay: two of 17 digits may be the same float64
         y = _numbers(y, "y")
     values, index = np.unique(y, return_inverse=True)
     index = index.reshape(y.shape)
@@ -198,6 +198,9 @@ def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
         return _numbers(np.array(X, dtype=np.float64), "X"), np.array(y, dtype=np.float64)
     if targets or "" in cells:
         raise ValueError("a target is missing or not a number")
+    longest = max(map(len, cells))  # which numpy makes all others as long as
+    if 4 * longest * len(cells) > ENTRIES + TIMES * sum(map(len, cells)):
+        raise ValueError(f"a label has {longest} characters")
     return _numbers(np.array(X, dtype=np.float64), "X"), np.array(cells)
 
 
