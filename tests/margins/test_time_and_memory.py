@@ -24,11 +24,12 @@ from widemargin.margins import (
     rows,
     tangent_kernels,
     turns,
+    wide_networks,
 )
 from widemargin.margins import door as doors
 from widemargin.margins.door import Late, Limits, equal_rows, free_memory
+from widemargin.pricing import moments, several, signs, writing
 from widemargin.pricing import points as pricing_points
-from widemargin.pricing import several, signs, writing
 from widemargin.pricing.points import Points
 from widemargin.spaces import ReLU
 
@@ -400,3 +401,55 @@ def test_all_points_are_in_play_where_half_of_the_time_is_enough(monkeypatch):
     assert door.limits.largest(100, lambda k: 3.0 * k**3, lambda k: 1.0) < 100 == problem.most()
     monkeypatch.setattr(doors, "speed", lambda: 2e6)
     assert problem.most() < 100
+
+
+def test_trees_have_the_memory_that_was_allowed(monkeypatch):
+    """Open nodes had 4 GB whatever was allowed: 460 MB of 50 at 64 points of the disks."""
+    rng, open_nodes, sizes = np.random.default_rng(0), [], []
+    X, c = rng.standard_normal((30, 6)), rng.standard_normal(30)
+    points = Points(X, None, 0, torch.device("cpu"), np.eye(6))
+    count, start = signs.Pool.bytes, moments.Splitting.inverse
+    monkeypatch.setattr(signs.Pool, "bytes", lambda pool: open_nodes.append(count(pool)) or open_nodes[-1])
+    monkeypatch.setattr(
+        moments.Splitting, "inverse", lambda way, s, fixed: sizes.append(len(s)) or start(way, s, fixed)
+    )
+
+    def run(memory, quadratic):
+        open_nodes.clear(), sizes.clear()
+        tree = signs.Tree(points.Xt, points.tensor(c))
+        most = {"deadline": time.monotonic() + 60.0, "batch": 64, "max_nodes": 3000, "memory": memory}
+        return tree.run(0.0, 1e-6, quadratic=quadratic, **most)
+
+    whole = run(math.inf, False)
+    usual = max(open_nodes)
+    few = run(usual, False)
+    assert max(open_nodes) < 0.6 * usual
+    assert max(whole.value, few.value) <= min(whole.bound, few.bound) * (1 + 1e-9)
+    run(math.inf, True)
+    assert max(sizes) > 1
+    run(2.1 * moments.held(signs.Tree(points.Xt, points.tensor(c))), True)
+    assert sizes and max(sizes) < 10
+    run(moments.held(signs.Tree(points.Xt, points.tensor(c))), True)
+    assert not sizes  # not even the root
+
+
+def test_solvers_pass_on_how_much_memory_there_is(monkeypatch):
+    asked, run = [], signs.Tree.run
+    monkeypatch.setattr(
+        signs.Tree, "run", lambda tree, *args, **keys: asked.append(keys["memory"]) or run(tree, *args, **keys)
+    )
+    data = halves(30, 5)
+    margins.f1(data, memory=3e7, time_limit=1.0)
+    assert set(asked) == {3e7}
+    asked.clear()
+    widemargin.optima.f1(data, weight_decay=0.01, time_limit=1.0)
+    assert asked and max(asked) < math.inf
+
+
+def test_starts_of_a_search_fit_into_memory():
+    data = halves(2000, 4)
+    few, many = (
+        wide_networks.Solver(doors.enter(data, ReLU(bias=False), 1e-3, None, memory=memory), 1e-3, 0, "cpu", None)
+        for memory in (1e6, 1e9)
+    )
+    assert few.starts < many.starts and few.starts * few.n * 48 <= 1e6
