@@ -17,6 +17,7 @@ from widemargin.cli.options import amount
 from widemargin.margins import (
     _relations,
     barrier,
+    given_neurons,
     kernel_machines,
     norms,
     pairs,
@@ -486,3 +487,17 @@ def test_programs_of_many_classes_hold_what_is_not_zero():
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 0.8 * 8 * n * (K - 1) * m * K
+
+
+def test_frozen_neurons_have_a_lower_bound_before_their_program_ends(monkeypatch):
+    """1000 points and neurons had [0, 0.6] after 3 s."""
+    data = halves(60, 3)
+    whole = margins.frozen(data, 40)
+    monkeypatch.setattr(given_neurons, "QUICK", 0)
+    late = (np.zeros(40), np.full(60, 1 / 60), "time-limit")
+    monkeypatch.setattr(programs, "matrix_game", lambda Z, limit: late)
+    early = margins.frozen(data, 40, time_limit=60.0)
+    assert (
+        early.status == "time-limit" and 0.01 * whole.upper < early.lower <= whole.upper and whole.lower <= early.upper
+    )
+    assert early.stats["atoms"] == len(early.primal.mass) and early.verify(data).failed is None
