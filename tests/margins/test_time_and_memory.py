@@ -501,3 +501,18 @@ def test_frozen_neurons_have_a_lower_bound_before_their_program_ends(monkeypatch
         early.status == "time-limit" and 0.01 * whole.upper < early.lower <= whole.upper and whole.lower <= early.upper
     )
     assert early.stats["atoms"] == len(early.primal.mass) and early.verify(data).failed is None
+
+
+@pytest.mark.parametrize("solve", [margins.min_norm_l1, margins.min_norm_l2])
+def test_equal_points_with_different_targets_are_seen_without_time_for_relations(solve, monkeypatch):
+    """The norm was "between 2.4 and infinity, as close as rounding allows"."""
+
+    def late(*args):
+        raise Late
+
+    monkeypatch.setattr(_relations, "find", late)
+    X = np.vstack([np.eye(3), np.eye(3)])
+    data = Dataset(X, [1.0, 2, 3, 1, 5, 3])
+    cert = solve(data, time_limit=60.0)
+    assert cert.status == "no-interpolation" and cert.lower == cert.upper and cert.verify(data).ok
+    assert "points 1 and 4 are equal" in cert.reason
