@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -16,19 +17,22 @@ from widemargin.cli.options import amount
 from widemargin.margins import (
     _relations,
     barrier,
+    given_neurons,
     kernel_machines,
     norms,
     pairs,
+    programs,
     projections,
     regression,
     rows,
     tangent_kernels,
     turns,
+    wide_networks,
 )
 from widemargin.margins import door as doors
 from widemargin.margins.door import Late, Limits, distinct_rows, equal_rows, free_memory
+from widemargin.pricing import moments, several, signs, writing
 from widemargin.pricing import points as pricing_points
-from widemargin.pricing import several, signs, writing
 from widemargin.pricing.points import Points
 from widemargin.spaces import ReLU
 
@@ -408,3 +412,115 @@ def test_all_points_are_in_play_where_half_of_the_time_is_enough(monkeypatch):
     assert door.limits.largest(100, lambda k: 3.0 * k**3, lambda k: 1.0) < 100 == problem.most()
     monkeypatch.setattr(doors, "speed", lambda: 2e6)
     assert problem.most() < 100
+
+
+def test_trees_have_the_memory_that_was_allowed(monkeypatch):
+    """Open nodes had 4 GB whatever was allowed: 460 MB of 50 at 64 points of the disks."""
+    rng, open_nodes, sizes = np.random.default_rng(0), [], []
+    X, c = rng.standard_normal((30, 6)), rng.standard_normal(30)
+    points = Points(X, None, 0, torch.device("cpu"), np.eye(6))
+    count, start = signs.Pool.bytes, moments.Splitting.inverse
+    monkeypatch.setattr(signs.Pool, "bytes", lambda pool: open_nodes.append(count(pool)) or open_nodes[-1])
+    monkeypatch.setattr(
+        moments.Splitting, "inverse", lambda way, s, fixed: sizes.append(len(s)) or start(way, s, fixed)
+    )
+
+    def run(memory, quadratic):
+        open_nodes.clear(), sizes.clear()
+        tree = signs.Tree(points.Xt, points.tensor(c))
+        most = {"deadline": time.monotonic() + 60.0, "batch": 64, "max_nodes": 3000, "memory": memory}
+        return tree.run(0.0, 1e-6, quadratic=quadratic, **most)
+
+    whole = run(math.inf, False)
+    usual = max(open_nodes)
+    few = run(usual, False)
+    assert max(open_nodes) < 0.6 * usual
+    assert max(whole.value, few.value) <= min(whole.bound, few.bound) * (1 + 1e-9)
+    run(math.inf, True)
+    assert max(sizes) > 1
+    run(2.1 * moments.held(signs.Tree(points.Xt, points.tensor(c))), True)
+    assert sizes and max(sizes) < 10
+    run(moments.held(signs.Tree(points.Xt, points.tensor(c))), True)
+    assert not sizes  # not even the root
+
+
+def test_solvers_pass_on_how_much_memory_there_is(monkeypatch):
+    asked, run = [], signs.Tree.run
+    monkeypatch.setattr(
+        signs.Tree, "run", lambda tree, *args, **keys: asked.append(keys["memory"]) or run(tree, *args, **keys)
+    )
+    data = halves(30, 5)
+    margins.f1(data, memory=3e7, time_limit=1.0)
+    assert set(asked) == {3e7}
+    asked.clear()
+    widemargin.optima.f1(data, weight_decay=0.01, time_limit=1.0)
+    assert asked and max(asked) < math.inf
+
+
+def test_starts_of_a_search_fit_into_memory():
+    data = halves(2000, 4)
+    few, many = (
+        wide_networks.Solver(doors.enter(data, ReLU(bias=False), 1e-3, None, memory=memory), 1e-3, 0, "cpu", None)
+        for memory in (1e6, 1e9)
+    )
+    assert few.starts < many.starts and few.starts * few.n * 48 <= 1e6
+
+
+class Watched(np.ndarray):
+    """Labels that count how often all of them are compared."""
+
+    looks = 0
+
+    def __eq__(self, other):
+        Watched.looks += 1
+        return np.asarray(self) == other
+
+
+def test_first_points_of_many_classes_are_found_in_one_look():
+    """One look for each of 100 classes, at two million pairs, took 1.8 s."""
+    labels = np.random.default_rng(0).integers(0, 50, 3000).astype(float)
+    first = rows.first_rows(labels.view(Watched), 120)
+    assert Watched.looks == 0
+    assert len(first) == 120 and (np.bincount(labels[first].astype(int)) >= 2).all() and (np.diff(first) > 0).all()
+
+
+def test_programs_of_many_classes_hold_what_is_not_zero():
+    """400 points of 200 classes took 5 s to write down, in three arrays of 750 MB."""
+    rng = np.random.default_rng(0)
+    n, m, K = 60, 4, 30
+    X, y, V = rng.standard_normal((n, 3)), np.arange(n) % K, rng.standard_normal((m, 3))
+    programs.solve_classes(X[:4], y[:4], V, 4, 1.0)  # whatever is imported on the way
+    tracemalloc.start()
+    programs.solve_classes(X, y, V, K, 1.0)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 0.8 * 8 * n * (K - 1) * m * K
+
+
+def test_frozen_neurons_have_a_lower_bound_before_their_program_ends(monkeypatch):
+    """1000 points and neurons had [0, 0.6] after 3 s."""
+    data = halves(60, 3)
+    whole = margins.frozen(data, 40)
+    monkeypatch.setattr(given_neurons, "QUICK", 0)
+    late = (np.zeros(40), np.full(60, 1 / 60), "time-limit")
+    monkeypatch.setattr(programs, "matrix_game", lambda Z, limit: late)
+    early = margins.frozen(data, 40, time_limit=60.0)
+    assert (
+        early.status == "time-limit" and 0.01 * whole.upper < early.lower <= whole.upper and whole.lower <= early.upper
+    )
+    assert early.stats["atoms"] == len(early.primal.mass) and early.verify(data).failed is None
+
+
+@pytest.mark.parametrize("solve", [margins.min_norm_l1, margins.min_norm_l2])
+def test_equal_points_with_different_targets_are_seen_without_time_for_relations(solve, monkeypatch):
+    """The norm was "between 2.4 and infinity, as close as rounding allows"."""
+
+    def late(*args):
+        raise Late
+
+    monkeypatch.setattr(_relations, "find", late)
+    X = np.vstack([np.eye(3), np.eye(3)])
+    data = Dataset(X, [1.0, 2, 3, 1, 5, 3])
+    cert = solve(data, time_limit=60.0)
+    assert cert.status == "no-interpolation" and cert.lower == cert.upper and cert.verify(data).ok
+    assert "points 1 and 4 are equal" in cert.reason

@@ -415,6 +415,7 @@ class Solver(Engine):
         self.y, self.K = y, K
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
         self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis, faint=door.faint)
+        self.points.memory = door.limits.memory
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
         self.columns = most_columns(door, self.n, K)

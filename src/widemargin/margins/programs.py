@@ -225,15 +225,18 @@ def solve_classes(
     H = (X @ V.T).clip(0)  # (n, m)
     points, others = np.nonzero(np.arange(K) != y[:, None])
     P = len(points)
-    fit = np.zeros((P, m, K))
-    rows = np.arange(P)
-    fit[rows, :, y[points]] = -H[points]
-    fit[rows, :, others] = H[points]
-    top = np.hstack([fit.reshape(P, m * K), np.zeros((P, m)), np.ones((P, 1))])
+    # Each row has entries at two classes of each neuron: of a hundred classes all others are 0.
+    first = K * np.arange(m)
+    places = np.hstack([first + y[points, None], first + others[:, None], np.full((P, 1), m * K + m)])
+    values = np.hstack([-H[points], H[points], np.ones((P, 1))])
+    starts = np.arange(P + 1) * (2 * m + 1)
+    top = sparse.csr_matrix((values.ravel(), places.ravel(), starts), shape=(P, m * K + m + 1))
+    top.eliminate_zeros()
     total = np.hstack([np.zeros(m * K), np.ones(m), [0.0]])[None]
     index = np.hstack([m * K + np.arange(m)[:, None], np.arange(m * K).reshape(m, K)]).ravel()
     norms = sparse.csc_matrix((-np.ones(len(index)), (np.arange(len(index)), index)), shape=(len(index), m * K + m + 1))
-    A = sparse.vstack([sparse.csc_matrix(np.vstack([top, total])), norms]).tocsc()
+    A = sparse.vstack([top, sparse.csr_matrix(total), norms]).tocsc()
+    A.sort_indices()
     b, c = np.zeros(A.shape[0]), np.zeros(A.shape[1])
     b[P], c[-1] = 1, -1
     settings = clarabel.DefaultSettings()

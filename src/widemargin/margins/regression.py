@@ -96,6 +96,12 @@ def _known(
         known = _relations.find(door.exact(np.arange(n)), y, door.space.degree, early)
     except Late:
         known = _relations.Relations(np.flatnonzero(door.size > 0), [], None, complete=False)
+        first = equal_rows(door.data.X)  # what is seen at once
+        wrong = np.flatnonzero(y != y[first])
+        if len(wrong):
+            i, j = int(wrong[0]), int(first[wrong[0]])
+            reason = f"points {j} and {i} are equal but have different targets"
+            known = dataclasses.replace(known, obstruction={i: 1, j: -1}, reason=reason)
     free = known.free
     share = PART * (door.deadline - door.started) * speed() if math.isfinite(door.deadline) else math.inf
     most = len(free)

@@ -87,9 +87,10 @@ def in_play(problem: Rows, operations: Callable[[int], float], numbers: Callable
 def first_rows(labels: np.ndarray, count: int) -> np.ndarray:
     """About `count` points, at least one of each label and as many of each as of any other where there are."""
     order = np.random.default_rng(0).permutation(len(labels))
-    known = np.unique(labels)
-    share = max(1, count // len(known))
-    chosen = np.concatenate([order[labels[order] == label][:share] for label in known])
+    known = order[np.argsort(labels[order], kind="stable")]  # label after label
+    parts = np.split(known, np.flatnonzero(np.diff(labels[known])) + 1)
+    share = max(1, count // len(parts))
+    chosen = np.concatenate([part[:share] for part in parts])
     rest = np.setdiff1d(order[: 2 * count], chosen)[: max(0, count - len(chosen))]
     return np.sort(np.append(chosen, rest))
 

@@ -29,6 +29,7 @@ SEARCH_THERE = 20_000  # n * rank from which local searches go to the GPU, too
 SMALL_PROBLEM = 400  # n * rank below which a few local searches are enough to start
 WARM_WIDTH, WARM_STEPS = 50, 2000  # of the ascent that finds the first patterns
 STARTS = 384  # local searches per side and round on a CPU
+A_VALUE = 48  # bytes that these take at a time for each value at a point
 PATTERNS = 150  # patterns in a master problem; more made it slower without a better dual on parity and disks
 HANDOVER = 1.1  # estimate over lower bound at which the cone program takes over from the linear one
 ROUGH = 1.2, 0.04  # an upper bound this far above the lower one is first brought to within the second number
@@ -166,7 +167,8 @@ class Solver(Neurons):
         chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
-        self.starts = int(np.clip(4e11 / self.X.size if gpu else door.limits.search_work() / self.X.size, 8, most))
+        work = 4e11 if gpu else min(door.limits.search_work(), door.limits.memory * self.r / A_VALUE)
+        self.starts = int(np.clip(work / self.X.size, 8, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""
@@ -180,6 +182,7 @@ class Solver(Neurons):
         labels = None if self.equal else self.y
         X0 = self.door.X[self.first[rows]]
         self.points = Points(X0, labels, self.door.shift, self.trees, self.basis, self.slope)
+        self.points.memory = self.door.limits.memory
         self.Xt = self.to(self.X)
         self.small = self.equal or self.n * self.r <= CONE_LIMIT
         self.climbs = self.n * self.r >= SMALL_PROBLEM and self.r <= CLIMB[0]

@@ -63,7 +63,7 @@ class Solver(Engine):
         self.r = self.X.shape[1]
         self.blind = not self.r  # there are no coordinates to look for neurons in
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis, faint=door.faint)
-        self.where.beat = self.beat
+        self.where.beat, self.where.memory = self.beat, door.limits.memory
         self.V, self.A, self.b = np.zeros((0, self.r)), np.zeros((0, self.K)), np.zeros(self.K)
         self.best_network = self.V, self.A, self.b
         self.upper = self.value()

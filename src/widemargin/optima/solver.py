@@ -66,7 +66,7 @@ class Solver(Engine):
         self.r = self.X.shape[1]
         self.blind = not self.r  # there are no coordinates to look for neurons in
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis)
-        self.where.beat = self.beat
+        self.where.beat, self.where.memory = self.beat, door.limits.memory
         self.W, self.s, self.b = np.zeros((0, self.r)), np.zeros(0), 0.0
         self.V = np.zeros((0, self.r))  # all neurons in play
         self.size = np.linalg.norm(self.X, axis=1)

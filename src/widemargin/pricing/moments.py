@@ -35,6 +35,7 @@ NOWHERE = (
 )
 QUADRATIC_RANK = 150  # largest rank for quadratic bounds in a tree
 SPLIT_RANK = 26  # largest rank for `Splitting`
+AN_ENTRY = 80  # bytes of all matrices of one size that are there at a time, for each of their entries
 BEGIN = 1.2e-8  # seconds for each entry of the matrices that it begins with
 RELAX = 1.6  # over-relaxation of the splitting; 1 and 1.9 were slower
 HEAT = 5e-3  # of `FrankWolfe`'s soft choices, in lengths of points: 0.02 left trees of noise 2 % open for ever, 0.001 is slow
@@ -90,18 +91,31 @@ def concatenate(parts: list[QuadraticBounds]) -> QuadraticBounds:
     return QuadraticBounds(bound, a, b, lam, [pairs for part in parts for pairs in part.pairs])
 
 
-def relaxation(tree: Terms, tol: float, deadline: float) -> Splitting | FrankWolfe:
-    """The solver for this rank. On a GPU single precision is a third faster; its rounding costs about 1e-5 of the bound."""
+def relaxation(tree: Terms, tol: float, deadline: float, memory: float = math.inf) -> Splitting | FrankWolfe:
+    """The solver for this rank, with as much at once as fits into `memory` (bytes). On a GPU single precision is a third faster;
+    its rounding costs about 1e-5 of the bound."""
+    solver: Splitting | FrankWolfe
     if tree.rows.shape[1] > SPLIT_RANK:
-        return FrankWolfe(tree, deadline)
-    single = tree.X.device.type == "cuda" and tol > 1e-3
-    return Splitting(tree, torch.float32 if single else torch.float64)
+        solver = FrankWolfe(tree, deadline)
+    else:
+        single = tree.X.device.type == "cuda" and tol > 1e-3
+        solver = Splitting(tree, torch.float32 if single else torch.float64)
+    solver.memory = min(solver.memory, memory / AN_ENTRY)
+    return solver
 
 
 def beginning(tree: Terms) -> float:
     """Seconds, more or less, that its root takes on a CPU, which does not look at the clock."""
     d = tree.rows.shape[1]
     return BEGIN * tree.positive * float(d + d * (d + 1) // 2) ** 2 if d <= SPLIT_RANK else 0.0
+
+
+def held(tree: Terms) -> float:
+    """Bytes, more or less, that it takes at its root."""
+    d, p = tree.rows.shape[1], tree.positive
+    k = d * (d + 1) // 2
+    outer = 8.0 * p * k * (k + d) if d <= SPLIT_RANK else 0.0
+    return outer + AN_ENTRY * float(d + k if d <= SPLIT_RANK else d) ** 2
 
 
 class Splitting:

@@ -46,6 +46,7 @@ class Points:
     ):
         self.slope = slope
         self.beat: Callable[[], None] | None = None  # called again and again in long proofs
+        self.memory = math.inf  # bytes that proofs may take
         self.X0, self.y, self.shift, self.device, self.basis = X0, y, shift, device, basis
         self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
         self.n, self.r = self.X.shape

@@ -637,6 +637,7 @@ def _scalar(
             quadratic=quadratic,
             beat=points.beat,
             empties=points.flat,
+            memory=points.memory,
         )
         nodes += result.nodes
         met.append(result.directions)

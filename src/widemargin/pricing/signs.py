@@ -20,6 +20,7 @@ Symmetry: reflections that leave the weighted points unchanged let v be restrict
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .moments import FrankWolfe, LoggedQuadraticBounds, QuadraticBounds, Splitting, beginning, relaxation
+from .moments import FrankWolfe, LoggedQuadraticBounds, QuadraticBounds, Splitting, beginning, held, relaxation
 from .points import ACTIVE, FREE, INACTIVE, Priced, Terms
 from .search import shortest
 
@@ -49,6 +50,7 @@ CPU_BYTES, GPU_SHARE = (
     4e9,
     0.3,
 )  # memory of open nodes, and the share of a GPU's free memory: their arrays grow by copies
+GROWTH = 4  # times their own size that these take while they grow, with all that is made of a batch
 
 
 @dataclass
@@ -162,12 +164,14 @@ class Tree(Terms):
         quadratic: bool = True,
         empties: bool = True,
         beat: Callable[[], None] | None = None,
+        memory: float = math.inf,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed.
+        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed. `memory`: bytes that
+        the tree may take.
         """
         device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
@@ -181,8 +185,14 @@ class Tree(Terms):
         root = torch.tensor([-1])
         _append(whole, root, root, root, b)
         limit = max(target, best * (1 + tol)) + 1e-300
-        quadratic = quadratic and not (device.type == "cpu" and time.monotonic() + beginning(self) > deadline + GRACE)
-        moments = relaxation(self, max(limit / max(known, 1e-300) - 1, tol), deadline) if quadratic else None
+        if device.type == "cuda":
+            memory = math.inf  # of the machine, not of the GPU
+        else:
+            quadratic = (
+                quadratic and time.monotonic() + beginning(self) <= deadline + GRACE and held(self) <= memory / 2
+            )
+        closeness = max(limit / max(known, 1e-300) - 1, tol)
+        moments = relaxation(self, closeness, deadline, memory / 2) if quadratic else None
         state = torch.zeros(1, 0, device=device)
         if moments is not None and float(U.max()) > limit:
             bounds, state, v = moments.solve(sign, moments.start(), moments.root_steps)
@@ -199,7 +209,9 @@ class Tree(Terms):
         pool = Pool(sign=sign, slopes=b, state=state, U=U, ids=ids)
         nodes, aborted = 1, False
         # Bytes that open nodes may have; the nodes at which to look at the bound next, and the bound at half as many.
-        memory = GPU_SHARE * torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else CPU_BYTES
+        memory = min(CPU_BYTES, memory / GROWTH)
+        if device.type == "cuda":
+            memory = GPU_SHARE * torch.cuda.mem_get_info(device)[0]
         look, before = 0.5 * LOOK * max_nodes, np.inf
         while pool.count:
             if beat is not None:
