@@ -366,7 +366,7 @@ class Certificate:
 
     def verify(self, data: Dataset | ArrayLike, y: ArrayLike | None = None) -> exact.Verdict:
         """Re-check both bounds in exact rational arithmetic, from the saved form alone, for `data` or points X and labels `y`."""
-        data = self._own(as_dataset(data, y))
+        data = as_dataset(data, y).labelled(kinds.labels(self.kind, self.extra))
         return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
 
     @property
