@@ -61,7 +61,11 @@ def frozen(
         q, lower, upper, stopped = solved.q, solved.lower, solved.upper, solved.stopped
         if solved.predictor is not None:
             primal, stats["atoms"] = solved.predictor, len(solved.predictor.mass)
-        if lower <= 0 and nothing_left(upper, q, problem.size) and not stopped:
+        nothing = lower <= 0 and nothing_left(upper, q, problem.size) and not stopped
+        if nothing and (other := problem.by_squares(tol)) is not None:
+            primal, lower = other
+            stats["atoms"] = len(primal.mass)
+        elif nothing:
             zero = f"the features are not separable up to rounding ({upper / problem.size.max():.1g} of their size)"
     else:
         q, zero = twin
@@ -101,9 +105,20 @@ class Neurons(rows.Rows):
         self.Z = self.features(rows)
         left = None if math.isinf(self.door.deadline) else self.door.limits.left()
         a, q, stopped = programs.matrix_game(self.Z, left)
+        return self.measure(a), Steps(tol, q=q, steps=1, method="linear program", stopped=stopped)
+
+    def measure(self, a: np.ndarray) -> Measure:
         keep = np.flatnonzero(a)
-        measure = Measure(self.V[keep], a[keep] / self.length[keep], self.door.space.activation, self.door.bias)
-        return measure, Steps(tol, q=q, steps=1, method="linear program", stopped=stopped)
+        return Measure(self.V[keep], a[keep] / self.length[keep], self.door.space.activation, self.door.bias)
+
+    def by_squares(self, tol: float) -> tuple[Measure, float] | None:
+        """A network that separates the points where a program has too few digits, and its margin: that of least |a|_2."""
+        square = rows.Features(
+            self.door, self.features, len(self.V), labels=self.door.y, size=self.size, blur=self.blur * self.size
+        )
+        a = rows.solve(square, tol).predictor
+        margins = None if a is None else self.judged(self.measure(a))
+        return None if margins is None or not margins.min() > 0 else (self.measure(a), float(margins.min()))
 
     def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
         sums, e = product(self.Z.T, q)

@@ -23,6 +23,7 @@ from widemargin.types import InputError, show
 from . import barrier
 from .door import EPS, Limits
 from .programs import maximise_last
+from .rows import Best
 
 DUAL = {"l1": "max", "max": "l1", "linf": "l1", "spectral": "nuclear", "nuclear": "spectral"}
 ALL = 400  # rows up to which a program takes all at once
@@ -185,6 +186,12 @@ def _next(rows: Rows, chosen: np.ndarray, q: np.ndarray, A: np.ndarray, tol: flo
     slack = values[chosen] - level
     count = (q > 1e-5 * q.max()) | (slack <= 1e-5 * abs(level))
     return None if stuck or count.all() else chosen[count]
+
+
+def offer_also(rows: Rows, norm: str, other: Best, best: Solved) -> None:
+    """What another method found, the Euclidean one: it separates points beside which the digits of a program are too few."""
+    if other.predictor is not None:
+        _offer(rows, np.arange(rows.count), norm, other.predictor.reshape(rows.shape), other.q, best)
 
 
 def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarray, best: Solved) -> None:
