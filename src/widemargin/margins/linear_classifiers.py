@@ -74,6 +74,11 @@ def euclidean(door: Door) -> Certificate:
     )
 
 
+def separable(door: Door) -> bool:
+    """Whether a linear classifier is found that separates the points, rounding included; of those to whom a matrix says no."""
+    return rows.solve(_signed_points(door), door.tol).lower > 0
+
+
 def _signed_points(door: Door) -> rows.Features:
     X, y = door.X, door.y
     return rows.Features(door, lambda index: X[index] * y[index, None], X.shape[1], labels=y, size=door.size)
