@@ -61,11 +61,11 @@ def frozen(
         q, lower, upper, stopped = solved.q, solved.lower, solved.upper, solved.stopped
         if solved.predictor is not None:
             primal, stats["atoms"] = solved.predictor, len(solved.predictor.mass)
-        nothing = lower <= 0 and nothing_left(upper, q, problem.size) and not stopped
-        if nothing and (other := problem.by_squares(tol)) is not None:
-            primal, lower = other
-            stats["atoms"] = len(primal.mass)
-        elif nothing:
+        if lower <= 0 and not stopped:
+            other, least, stopped = problem.by_squares(tol)
+            if least > 0:
+                primal, lower, stopped, stats["atoms"] = other, least, "", len(other.mass)
+        if lower <= 0 and nothing_left(upper, q, problem.size) and not stopped:
             zero = f"the features are not separable up to rounding ({upper / problem.size.max():.1g} of their size)"
     else:
         q, zero = twin
@@ -111,14 +111,16 @@ class Neurons(rows.Rows):
         keep = np.flatnonzero(a)
         return Measure(self.V[keep], a[keep] / self.length[keep], self.door.space.activation, self.door.bias)
 
-    def by_squares(self, tol: float) -> tuple[Measure, float] | None:
-        """A network that separates the points where a program has too few digits, and its margin: that of least |a|_2."""
+    def by_squares(self, tol: float) -> tuple[Measure, float, str]:
+        """The network of least |a|_2, which may separate points beside which a program has too few digits; its margin, and what
+        stopped the search."""
         square = rows.Features(
             self.door, self.features, len(self.V), labels=self.door.y, size=self.size, blur=self.blur * self.size
         )
-        a = rows.solve(square, tol).predictor
-        margins = None if a is None else self.judged(self.measure(a))
-        return None if margins is None or not margins.min() > 0 else (self.measure(a), float(margins.min()))
+        solved = rows.solve(square, tol)
+        measure = self.measure(np.zeros(len(self.V)) if solved.predictor is None else solved.predictor)
+        margins = self.judged(measure)
+        return measure, 0.0 if margins is None else float(margins.min()), solved.stopped
 
     def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
         sums, e = product(self.Z.T, q)

@@ -157,11 +157,10 @@ def _in_norm(door: Door, y: np.ndarray, K: int, norm: str, twin: tuple[np.ndarra
         len(points), (K, D), lambda index: _pair_rows(X, y, K, points[index], others[index]), values, weighted
     )
     solved = norms.largest(pairs, norm, door.tol, door.limits, door.teller())
-    reach = size.max(axis=1) if norm == "l1" else size.sum(axis=1) if norm == "max" else door.size
-    left = nothing_left(solved.upper, spread(solved.q).sum(1), reach)
-    if solved.lower <= 0 and left and solved.stopped in ("", "stalled"):
+    if solved.lower <= 0 and solved.stopped in ("", "stalled"):
         norms.offer_also(pairs, norm, rows.solve(Pairs(door, y, K), door.tol), solved)
     q, upper, zero = spread(solved.q), solved.upper, ""
+    reach = size.max(axis=1) if norm == "l1" else size.sum(axis=1) if norm == "max" else door.size
     if solved.lower <= 0 and nothing_left(upper, q.sum(1), reach) and solved.stopped in ("", "stalled"):
         q, upper, zero = _around_nothing(door, y, q, upper)
     stats = {"rounds": solved.rounds, "pairs": solved.rows, "steps": solved.steps}

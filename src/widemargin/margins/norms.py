@@ -192,6 +192,8 @@ def offer_also(rows: Rows, norm: str, other: Best, best: Solved) -> None:
     """What another method found, the Euclidean one: it separates points beside which the digits of a program are too few."""
     if other.predictor is not None:
         _offer(rows, np.arange(rows.count), norm, other.predictor.reshape(rows.shape), other.q, best)
+    if best.lower <= 0 and other.stopped:
+        best.stopped = other.stopped  # whether it separates them was not found out
 
 
 def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarray, best: Solved) -> None:
