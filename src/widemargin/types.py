@@ -366,7 +366,7 @@ class Certificate:
 
     def verify(self, data: Dataset | ArrayLike, y: ArrayLike | None = None) -> exact.Verdict:
         """Re-check both bounds in exact rational arithmetic, from the saved form alone, for `data` or points X and labels `y`."""
-        data = self._own(as_dataset(data, y))
+        data = as_dataset(data, y).labelled(kinds.labels(self.kind, self.extra))
         return exact.check(json.loads(json.dumps(self.payload())), data.X, data.y)
 
     @property
@@ -389,7 +389,8 @@ class Certificate:
     def status_in_words(self) -> str:
         """How the search ended, in words."""
         held = self.proved and self.status in ("time-limit", "stalled", "interrupted", "rounding")
-        return kinds.ENDED.get(self.status, self.status) + ("; both bounds hold" if held else "")
+        near = self.status == "not-separable" and self.upper > 0  # the margin is at most that, which need not be 0
+        return kinds.ENDED.get(self.status, self.status) + ", up to rounding" * near + "; both bounds hold" * held
 
     def __str__(self) -> str:
         line = f"{self.what} in [{self.lower:.7g}, {self.upper:.7g}], gap {self.gap:.2g}"

@@ -125,6 +125,48 @@ def varied(rng: np.random.Generator) -> np.ndarray:
     return X.clip(-1e300, 1e300)
 
 
+def tables(rng: np.random.Generator) -> np.ndarray:
+    """Up to 130 points as real tables have them, in other units and rounded to other digits, and some of textbooks."""
+    n, d, way = int(10 ** rng.uniform(0.3, 2.1)), int(10 ** rng.uniform(0, 1.2)), int(rng.integers(16))
+    k, X = int(rng.integers(2, 6)), rng.standard_normal((n, d))
+    if way == 0:  # seconds since 1970, a flag, an amount
+        X = np.column_stack([1.7e9 + rng.integers(10**7, size=n), rng.integers(2, size=n), np.exp(5 * X[:, 0])])
+    elif way == 1:  # other units and other origins
+        X = X * 10.0 ** rng.integers(-6, 10, d) + 10.0 ** rng.integers(-6, 10, d) * rng.integers(2, size=d)
+    elif way == 2:  # standardised, with ties
+        X = rng.integers(4, size=(n, d)).astype(float)
+        X = (X - X.mean(axis=0)) / np.maximum(X.std(axis=0), 0.1)
+    elif way == 3:
+        X = rng.integers(256, size=(n, d)) / 255
+    elif way == 4:
+        X = X.astype(rng.choice([np.float16, np.float32])).astype(float)
+    elif way == 5:
+        X = np.rint(100 * np.exp(3 * X)) / 100  # money
+    elif way == 6:
+        X = np.column_stack([np.arange(n), 2000 + rng.integers(25, size=n), rng.integers(2, size=n)]).astype(float)
+    elif way == 7:  # all sign patterns, and the products of their bits
+        X = np.array([[1.0 - 2 * (i >> j & 1) for j in range(k)] for i in range(2**k)])
+        X = np.column_stack([X, X.prod(axis=1)]) if rng.random() < 0.5 else X
+    elif way == 8:
+        X = np.vstack([np.eye(k), -np.eye(k)]) if rng.random() < 0.5 else np.eye(k) - 1 / k
+    elif way == 9:  # a regular polygon
+        turn = 2 * np.pi * (np.arange(8 * k) + rng.choice([0.0, 0.5, 0.3])) / (8 * k)
+        X = np.column_stack([np.cos(turn), np.sin(turn), *([np.ones(8 * k)] * int(rng.integers(2)))])
+    elif way == 10:
+        X = np.vander(np.linspace(rng.choice([-1.0, 0.0, 1.0]), rng.choice([2.0, 10.0]), min(n, 40)), 2 * k)
+    elif way == 11:
+        X = 1 / (1.0 + np.arange(3 * k)[:, None] + np.arange(3 * k))  # Hilbert's matrix
+    elif way == 12:
+        X = np.array([np.roll(X[:, 0], j) for j in range(min(n, 24))])[:, :24]  # circulant
+    elif way == 13:
+        X = np.column_stack([X, X @ rng.standard_normal((d, 2))])  # columns that depend on others
+    elif way == 14:
+        X = np.cumsum(np.full((n, d), 0.1), axis=0) * np.rint(3 * X[:1])  # rounded again and again
+    else:
+        X = np.column_stack([np.eye(d)[rng.integers(d, size=n)], rng.integers(18, 90, size=n)])
+    return np.vstack([X, X[: len(X) // 4 + 1]]) if rng.random() < 0.2 else X
+
+
 def varied_targets(rng: np.random.Generator, X: np.ndarray, what: str) -> np.ndarray:
     """Targets of `varied` points: one point against all others, many classes, outputs of other sizes."""
     n, way = len(X), int(rng.integers(4))

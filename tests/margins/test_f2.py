@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import meet, noise
 from widemargin import Dataset, InputError
-from widemargin.margins import f2, frozen, qp, random_features
+from widemargin.margins import f2, frozen, ntk, qp, random_features
 from widemargin.spaces import ReLU, SReLU, sphere
 
 
@@ -170,3 +170,16 @@ def test_a_time_limit_leaves_valid_bounds():
     late, full = f2(data, time_limit=1e-9), f2(data)
     assert late.status == "time-limit" and late.verify(data)
     assert late.lower <= full.upper and full.lower <= late.upper
+
+
+def test_what_a_line_separates_is_not_inseparable():
+    """Seconds since 1970 beside a flag, which is the label: linear functions are in these spaces, whatever a matrix says that is
+    rounded to 1e-16 of the squares."""
+    flag = np.arange(6) % 2
+    data = Dataset(np.column_stack([1.7e9 + np.arange(6.0), flag]), 2.0 * flag - 1)
+    found = [f2(data), f2(data, bias=True), f2(data, activation="leaky")]
+    for cert in (*found, ntk(data, part="outer", transport="l2")):
+        assert cert.status == "rounding" and cert.verify(data).failed is None, cert
+    for point in (1.7e9, 1.0):  # one point with both labels is another thing
+        conflict = Dataset([[point, 0.0], [point, 0.0]], [1, -1])
+        assert f2(conflict).status == "not-separable" and f2(conflict).verify(conflict).ok

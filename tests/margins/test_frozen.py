@@ -101,3 +101,13 @@ def test_a_time_limit_leaves_valid_bounds():
     certificate = frozen(data, 600, time_limit=0.02)
     assert certificate.verify(data)
     assert certificate.status in ("time-limit", "certified") and certificate.lower <= certificate.upper
+
+
+@pytest.mark.parametrize("n", [4, 40])
+def test_what_random_features_separate_frozen_neurons_do(n):
+    """Seconds since 1970 beside a flag: a program of float64 found weights that cancel up to rounding, and said so."""
+    flag = np.arange(n) % 2
+    X = np.column_stack([1.7e9 + np.rint(100 * np.random.default_rng(n).random(n)), flag])
+    data, V = Dataset(X, 2.0 * flag - 1), np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [-1e-9, 1.0], [1e-9, -1.0]])
+    cert = frozen(data, V)
+    assert cert.status == "rounding" and cert.lower > 0.45 and cert.upper < 0.51 and cert.verify(data).ok, cert

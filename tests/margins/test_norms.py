@@ -348,3 +348,31 @@ def test_the_command_line_has_the_norm():
     with pytest.raises(InputError, match="--norm does not apply to f2"):
         solve("f2", data, Namespace(**usual, norm="linf", activation="relu"))
     assert norms.DUAL["spectral"] == "nuclear"
+
+
+def timestamps(n):
+    """Seconds since 1970 beside a flag, which is the label: the margin is about 1/2, 3e-10 of the points."""
+    rng = np.random.default_rng(n)
+    flag = np.arange(n) % 2
+    return np.column_stack([1.7e9 + np.rint(100 * rng.random(n)), flag]), flag
+
+
+@pytest.mark.parametrize("n", [4, 40, 700])
+def test_what_the_euclidean_norm_separates_no_other_calls_inseparable(n):
+    """A program of float64 found weights that cancel up to rounding, and said so; u of the quadratic program separates."""
+    X, flag = timestamps(n)
+    two, several = Dataset(X, 2.0 * flag - 1), Dataset(X, flag.astype(float))
+    for norm in TWO:
+        cert = linear(two, norm=norm)
+        assert cert.status != "not-separable" and cert.lower > 0.49 and cert.upper < 0.51 and cert.verify(two).ok, cert
+    for norm in SEVERAL:
+        cert = multiclass_linear(several, norm=norm, time_limit=20.0)
+        assert cert.status != "not-separable" and cert.lower > 0.9 * cert.upper and cert.verify(several).ok, cert
+
+
+def test_a_bound_that_is_small_is_no_proof_that_nothing_separates():
+    cloud = Dataset(np.random.default_rng(0).standard_normal((40, 3)), np.tile([1.0, -1.0], 20))
+    cert = linear(cloud)
+    assert cert.status == "not-separable" and cert.upper > 0 and cert.status_in_words.endswith(", up to rounding")
+    exact = linear(Dataset([[1.0], [1.0]], [1, -1]))
+    assert exact.upper == 0 and exact.status_in_words == "nothing of this kind separates the data"

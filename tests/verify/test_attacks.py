@@ -483,3 +483,68 @@ def test_zero_points_do_not_make_a_leaf_empty():
     X = np.array([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     assert "are zero" in with_empty({"empty": [[0, 1], [1, 1]]}, X=X)
     assert "are zero" in with_empty({"empty": [[0, 1]]}, X=X)
+
+
+# ------------------------------------------------------------ other data than they look
+
+
+STANDARDISES = ", of points that the certificate standardises"
+
+
+def test_the_verdict_says_that_points_were_replaced():
+    """With a thousandth as the scale the margin is a thousand times that of the data: true, but of other points."""
+    data = Dataset(PLANE, [1.0, -1.0])
+    large = margins.linear(Dataset(1024 * data.X, data.y))
+    scaled = {"mean": [0.0, 0.0], "scale": [2.0**-10, 2.0**-10]}
+    body = large.payload()
+    body = seal(json.loads(json.dumps(body | {"data": body["data"] | {"standardized": scaled}})))
+    found = check(body, data.X, data.y)
+    assert found and found.about.endswith(STANDARDISES) and found.about in str(found)
+    assert found.to_dict()["about"] == found.about
+    own = check(body, 1024 * data.X, data.y)  # of these the certificate speaks without a word more
+    assert own and not own.about.endswith(STANDARDISES)
+    for mean, scale in (
+        ([0.0, 0.0], [math.inf, math.inf]),  # all points are 0, and all data are
+        ([0.0, 0.0], ["0.0009765625", "0.0009765625"]),
+        ([False, False], [2.0**-10, 2.0**-10]),
+        ([0.0], [2.0**-10]),
+        (0.0, 2.0**-10),
+    ):
+        other = seal(body | {"data": body["data"] | {"standardized": {"mean": mean, "scale": scale}}})
+        assert check(other, data.X, data.y).failed == "data hash", (mean, scale)
+
+
+def test_infinite_scales_do_not_make_all_data_one():
+    zero = Dataset(np.zeros((2, 2)), [1.0, -1.0])
+    body = margins.linear(zero).payload()
+    scaled = {"mean": [0.0, 0.0], "scale": [math.inf, math.inf]}
+    body = seal(json.loads(json.dumps(body | {"data": body["data"] | {"standardized": scaled}})))
+    assert check(body, PLANE, zero.y).failed == "data hash" and check(body, zero.X, zero.y)
+
+
+def test_the_verdict_names_a_column_of_labels_that_the_certificate_chose(tmp_path):
+    """The file has a column y, but the certificate takes it for a feature and another for the labels."""
+    table = tmp_path / "d.csv"
+    table.write_text("a,b,y\n1,2,-1\n-1,1,1\n1,-3,1\n")
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    for label, words in (("a", ", labels from column 'a'"), ("y", "")):
+        cert = margins.linear(datasets.load(str(table), label), bias=True)
+        cert.save(tmp_path / "c.json")
+        for module in (["widemargin.verify"], ["widemargin", "verify"]):
+            argv = [sys.executable, "-m", *module, str(tmp_path / "c.json"), str(table), "--json"]
+            done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
+            found = json.loads(done.stdout)
+            assert done.returncode == 0 and found["about"] == "linear margin (M11, bias)" + words
+    table.write_text("label,b,y\n1,2,-1\n-1,1,1\n1,-3,1\n")  # of these two nobody knows which, unless told
+    for label in ("label", "y"):
+        margins.linear(datasets.load(str(table), label)).save(tmp_path / "c.json")
+        argv = [sys.executable, "-m", "widemargin.verify", str(tmp_path / "c.json"), str(table)]
+        done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
+        assert f"labels from column '{label}'" in done.stdout, done
+
+
+def test_complex_data_are_refused():
+    """numpy drops the imaginary part with a warning."""
+    body = margins.linear(Dataset(PLANE, [1.0, -1.0])).payload()
+    assert check(body, PLANE + 0j, np.array([1.0, -1.0])).failed == "shape: the data hold complex numbers"
+    assert check(body, PLANE, np.array([1.0, -1.0])).ok

@@ -14,6 +14,7 @@ from typing import Any
 from widemargin import data as datasets
 from widemargin import kinds as kinds_of
 from widemargin import verify as exact
+from widemargin.dataset import LABEL_COLUMNS
 from widemargin.errors import did_you_mean
 from widemargin.json_values import plain_json
 from widemargin.kinds import KINDS as ROWS
@@ -174,7 +175,8 @@ def verify(options: argparse.Namespace) -> int:
     data = prepared(
         _of_optimum(options.data, label, payload) if optimum else _load(options.data, label, several), options
     )
-    verdict = exact.check(payload, exact.restored(payload, data.X, data.y), data.y)
+    told = options.label is None and label is not None and not _usual(data)
+    verdict = exact.check(payload, data.X, data.y, column=data.label if told else "")
     fields = payload if isinstance(payload, Mapping) else {}
     if options.json:
         said = {key: fields.get(key) for key in ("kind", "lower", "upper", "convention", "proved")}
@@ -194,6 +196,11 @@ def _label(payload: Any, source: str) -> str | None:
     kept = payload.get("data") if isinstance(payload, Mapping) else None
     named = kept.get("label") if isinstance(kept, Mapping) else None
     return named if isinstance(named, str) and named and source.lower().endswith(".csv") else None
+
+
+def _usual(data: Dataset) -> bool:
+    """Whether the column of labels is the one that is taken where nobody names any."""
+    return [name for name in (data.label, *data.columns) if name in LABEL_COLUMNS] == [data.label]
 
 
 def _of_optimum(source: str, label: str | None, payload: Mapping[str, Any]) -> Dataset:

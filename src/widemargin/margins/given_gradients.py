@@ -17,6 +17,7 @@ from .door import Door, Progress, enter
 from .kernel_machines import MATRICES, in_space
 from .linear_classifiers import euclidean
 
+STORED = 2**20  # numbers of a jacobian that a certificate keeps where their products say too little
 # How the linear margin of gradients speaks of points.
 GRADIENTS = {
     "is the origin, where every function of this space vanishes": "has the gradient 0",
@@ -41,7 +42,7 @@ def tangent(
     `jacobian` (n, P) holds the gradients df(x_i; W) of the outputs with respect to all parameters, without labels, or is a
     function of X that returns it; `gram` (n, n) their inner products instead. The margin is the hard margin
     min_{q in simplex} |sum_i q_i y_i df(x_i; W)|. Bounds hold for what is stored: the gradients where they have no more than n
-    entries each, or where there is no time for their products, otherwise the Gram matrix in float64.
+    entries each, or where there is no time for their products, or where these vanish; otherwise the Gram matrix in float64.
 
     Reference: LR Assumption 1.3 at finite width (LR-9); compare sqrt(m) times `ntk`.
 
@@ -55,6 +56,7 @@ def tangent(
     if (jacobian is None) == (gram is None):
         raise InputError("tangent needs either jacobian (n, P) or gram (n, n), and not both")
     door = enter(data, ReLU(bias=False), tol, time_limit, progress, memory=memory)
+    J = None
     if jacobian is not None:
         J = _jacobian(data, jacobian)
         n, P = J.shape
@@ -64,6 +66,10 @@ def tangent(
     else:
         given = gram(data.X) if callable(gram) else gram  # type: ignore[assignment]
     cert = in_space(door, given)
+    if J is not None and cert.status == "not-separable" and cert.upper > 0 and J.size <= STORED:
+        other = _of_gradients(door, J)  # their products lose half of the digits
+        if other.status != "not-separable":
+            return other
     return replace(cert, kind="tangent", convention="tangent", reason=cert.reason.replace("F2", "the tangent space"))
 
 

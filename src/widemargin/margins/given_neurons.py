@@ -14,7 +14,7 @@ from widemargin.types import Certificate, Dataset, Measure
 
 from . import programs, rows
 from .answers import solves
-from .door import EPS, Door, Progress, enter, nothing_left, product, twins
+from .door import EPS, Door, Limits, Progress, enter, nothing_left, product, twins
 from .kernel_machines import unit_directions
 from .qp import Progress as Steps
 from .qp import Tell
@@ -60,13 +60,19 @@ def frozen(
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     primal, zero, stopped, lower = None, "", "", 0.0
     if twin is None:
-        early = problem.in_euclidean_norm() if len(door.y) * len(V) > QUICK and not math.isinf(door.deadline) else None
+        early, least = None, 0.0
+        if len(door.y) * len(V) > QUICK and not math.isinf(door.deadline):
+            early, least, _ = problem.in_euclidean_norm(door.limits.first(EARLY), NEAR)
         solved = rows.solve(problem, tol)
-        if early is not None and early[1] > solved.lower:  # the linear program was not done
-            solved.predictor, solved.lower = early
+        if least > solved.lower:  # the linear program was not done
+            solved.predictor, solved.lower = early, least
         q, lower, upper, stopped = solved.q, solved.lower, solved.upper, solved.stopped
         if solved.predictor is not None:
             primal, stats["atoms"] = solved.predictor, len(solved.predictor.mass)
+        if lower <= 0 and not stopped:
+            other, least, stopped = problem.in_euclidean_norm(door.limits, tol)
+            if least > 0:
+                primal, lower, stopped, stats["atoms"] = other, least, "", len(other.mass)
         if lower <= 0 and nothing_left(upper, q, problem.size) and not stopped:
             zero = f"the features are not separable up to rounding ({upper / problem.size.max():.1g} of their size)"
     else:
@@ -113,16 +119,17 @@ class Neurons(rows.Rows):
         keep = np.flatnonzero(a)
         return Measure(self.V[keep], a[keep] / self.length[keep], self.door.space.activation, self.door.bias)
 
-    def in_euclidean_norm(self) -> tuple[Measure, float] | None:
-        """The measure that is best under ||a||_2 <= 1, which is found in little time, and its margin under ||a||_1 <= 1."""
-        door = replace(self.door, limits=self.door.limits.first(EARLY))
-        size = self.size * math.sqrt(len(self.V))
-        found = rows.solve(rows.Features(door, self.features, len(self.V), labels=door.y, size=size), NEAR)
-        if found.predictor is None or not found.lower > 0:
-            return None
-        measure = self.measure(found.predictor)
+    def in_euclidean_norm(self, limits: Limits, tol: float) -> tuple[Measure, float, str]:
+        """The measure that is best under ||a||_2 <= 1, its margin under ||a||_1 <= 1, and what stopped the search.
+
+        It is found in little time, and may separate points beside which a program has too few digits.
+        """
+        door, size = replace(self.door, limits=limits), self.size * math.sqrt(len(self.V))
+        square = rows.Features(door, self.features, len(self.V), labels=door.y, size=size, blur=self.blur * size)
+        found = rows.solve(square, tol)
+        measure = self.measure(np.zeros(len(self.V)) if found.predictor is None else found.predictor)
         margins = self.judged(measure)
-        return None if margins is None else (measure, float(margins.min()))
+        return measure, 0.0 if margins is None else float(margins.min()), found.stopped
 
     def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
         sums, e = product(self.Z.T, q)

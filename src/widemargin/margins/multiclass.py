@@ -157,6 +157,8 @@ def _in_norm(door: Door, y: np.ndarray, K: int, norm: str, twin: tuple[np.ndarra
         len(points), (K, D), lambda index: _pair_rows(X, y, K, points[index], others[index]), values, weighted
     )
     solved = norms.largest(pairs, norm, door.tol, door.limits, door.teller())
+    if solved.lower <= 0 and solved.stopped in ("", "stalled"):
+        norms.offer_also(pairs, norm, rows.solve(Pairs(door, y, K), door.tol), solved)
     q, upper, zero = spread(solved.q), solved.upper, ""
     reach = size.max(axis=1) if norm == "l1" else size.sum(axis=1) if norm == "max" else door.size
     if solved.lower <= 0 and nothing_left(upper, q.sum(1), reach) and solved.stopped in ("", "stalled"):

@@ -22,6 +22,7 @@ from widemargin.types import InputError, show
 from . import barrier
 from .door import EPS, Limits, svd_work
 from .programs import maximise_last
+from .rows import Best
 
 DUAL = {"l1": "max", "max": "l1", "linf": "l1", "spectral": "nuclear", "nuclear": "spectral"}
 ALL = 400  # rows up to which a program takes all at once
@@ -184,6 +185,14 @@ def _next(rows: Rows, chosen: np.ndarray, q: np.ndarray, A: np.ndarray, tol: flo
     slack = values[chosen] - level
     count = (q > 1e-5 * q.max()) | (slack <= 1e-5 * abs(level))
     return None if stuck or count.all() else chosen[count]
+
+
+def offer_also(rows: Rows, norm: str, other: Best, best: Solved) -> None:
+    """What another method found, the Euclidean one: it separates points beside which the digits of a program are too few."""
+    if other.predictor is not None:
+        _offer(rows, np.arange(rows.count), norm, other.predictor.reshape(rows.shape), other.q, best)
+    if best.lower <= 0 and other.stopped:
+        best.stopped = other.stopped  # whether it separates them was not found out
 
 
 def _offer(rows: Rows, chosen: np.ndarray, norm: str, A: np.ndarray, q: np.ndarray, best: Solved) -> None:

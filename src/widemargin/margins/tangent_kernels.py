@@ -49,6 +49,7 @@ from ._transport import (
 from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, enter, twins
 from .kernel_machines import Gram
+from .linear_classifiers import separable
 
 __all__ = [
     "Estimate",
@@ -274,7 +275,8 @@ def _kernel_margin(door: Door, part: str, transport: str, tol: float) -> Certifi
         solved = rows.solve(problem, tol, door.teller())
         q, zero, stopped, lower, upper = solved.q, "", solved.stopped, solved.lower, solved.upper
         stats = solved.stats | {"support": int((q > 0).sum())}
-        if lower <= 0 and upper <= 4 * problem.noise and not stopped:
+        nothing = lower <= 0 and upper <= 4 * problem.noise and not stopped
+        if nothing and not separable(door):  # by a linear function, which is in the space
             zero = f"a mixture of the gradients vanishes up to rounding ({upper / size.max():.1g} of their size)"
         alpha = q if solved.predictor is None else solved.predictor.weights
     else:

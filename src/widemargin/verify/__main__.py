@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from .files import load, read_data
-from .frame import EXIT, check, data_hash, restored
+from .files import column_of, load, read_data
+from .frame import EXIT, check, data_hash
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -79,9 +79,10 @@ def _answer(argv: list[str] | None) -> int:
         if loss == "squared" and data_hash(X, y) != made_for:  # or for these labels as -1 and +1
             other = read_data(options.data, kind, label=label)
             X, y = other if data_hash(*other) == made_for else (X, y)
+        column = column_of(options.data, label)
     except ValueError as error:
         return _complain(str(error))
-    verdict = check(payload, restored(payload, X, y), y)
+    verdict = check(payload, X, y, column)
     if options.json:
         print(json.dumps(verdict.to_dict()))
     else:

@@ -204,6 +204,16 @@ def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
     return _numbers(np.array(X, dtype=np.float64), "X"), np.array(cells)
 
 
+def column_of(path: str, label: str) -> str:
+    """`label` where `read_data` takes the targets of a .csv file from it and nobody would without being told; else nothing."""
+    if not label or Path(path).suffix.lower() != ".csv":
+        return ""
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        header = [cell.strip() for cell in next((row for row in csv.reader(file) if row), [])]
+    usual = [name for name in header if name in LABELS]
+    return label if label in header and usual != [label] else ""
+
+
 def _number(cell: str) -> float | None:
     """The number written in a cell; None for text. Python's 1_000 counts as text."""
     try:

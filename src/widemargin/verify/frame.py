@@ -31,6 +31,7 @@ from .reading import (
     activation_of,
     any_targets,
     classes,
+    listed,
     need,
     number,
     read_problem,
@@ -181,35 +182,39 @@ def digest(body: Mapping[str, Any]) -> str:
 def restored(payload: Any, X: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The points X (n, d) as the certificate `payload` has them: standardised by its numbers, where they are not already.
 
-    y is (n,) or (n, K). Nothing is trusted: `check` compares the hash of what comes out.
+    y is (n,) or (n, K). Nothing is trusted: `check` does this with the points that it is given, compares the hash of what comes
+    out, and says in its verdict where it is not what it was given.
 
     >>> import numpy as np
     >>> import widemargin as wm
     >>> raw = wm.Dataset([[10.0, 3.0], [30.0, 3.5], [20.0, 1.0]], [1, -1, 1])
     >>> body = wm.margins.f1(raw.standardize()).payload()
     >>> X = wm.verify.restored(body, raw.X, raw.y)
-    >>> np.array_equal(X, raw.standardize().X), wm.verify.check(body, X, raw.y).ok
-    (True, True)
+    >>> np.array_equal(X, raw.standardize().X), wm.verify.check(body, X, raw.y).about
+    (True, 'f1 margin (M1, activation relu, no bias)')
+    >>> wm.verify.check(body, raw.X, raw.y).about  # of other points than these
+    'f1 margin (M1, activation relu, no bias), of points that the certificate standardises'
     """
     data = payload.get("data") if isinstance(payload, Mapping) else None
     known = data.get("standardized") if isinstance(data, Mapping) else None
     if data is None or not isinstance(known, Mapping) or data_hash(X, y) == data.get("sha256"):
         return X
     try:
-        mean, scale = (np.array(known[name], dtype=np.float64) for name in ("mean", "scale"))
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return X
-    if mean.shape != (X.shape[1],) or scale.shape != mean.shape:
+        mean, scale = (
+            [float(number(v, name)) for v in listed(known.get(name), name, X.shape[1])] for name in ("mean", "scale")
+        )
+    except (Refused, OverflowError):
         return X
     with np.errstate(all="ignore"):
-        return (X - mean) / scale
+        return (X - np.array(mean)) / np.array(scale)
 
 
-def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
+def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike, column: str = "") -> Verdict:
     """Check both bounds of a certificate for the data X (n, d), y (n,) or (n, K). Never raises on a malformed payload.
 
     `payload` is the saved form of a certificate, a mapping as JSON has it (docs/certificates.md, with the convention of its
-    bounds).
+    bounds). Where it was made for these points standardised, it is checked for those, and `about` says so. `column` is the one
+    of a table that y is, where only the certificate says which: `about` names it, too.
 
     >>> import json
     >>> import widemargin as wm
@@ -224,8 +229,15 @@ def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
     """
     done: list[tuple[str, str]] = []
     stage = ["format"]
+    said = f", labels from column {column[:80]!a}" if column else ""
     try:
-        answer, about, chance = _run(payload, X, y, done, stage)
+        need(not (np.iscomplexobj(X) or np.iscomplexobj(y)), "shape: the data hold complex numbers")
+        points = X
+        if np.ndim(X) == 2:
+            X = np.asarray(X, dtype=np.float64)
+            points = restored(payload, X, np.asarray(y, dtype=np.float64))
+        said += "" if points is X else ", of points that the certificate standardises"
+        answer, about, chance = _run(payload, points, y, done, stage)
     except Refused as fail:
         return Verdict(REFUSED, fail.item, (*done, (fail.item, fail.detail)))
     except MemoryError:  # a certificate is not wrong because a machine is small
@@ -233,7 +245,7 @@ def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike) -> Verdict:
     except Exception as error:  # a payload may hold anything; the verdict names the item that could not be read
         item = f"{stage[0]}: malformed"
         return Verdict(REFUSED, item, (*done, (item, f"{type(error).__name__}: {str(error)[:200]}")))
-    return Verdict(answer, None, tuple(done), about, chance)
+    return Verdict(answer, None, tuple(done), about + said, chance)
 
 
 def _run(
