@@ -335,7 +335,13 @@ def test_another_version_or_format(tmp_path, monkeypatch):
     add(store, [{"x": 1.0}])
     store.close()
     monkeypatch.setattr(widemargin, "__version__", "9.9.9")
+    db = sqlite3.connect(tmp_path / "v" / storing.FILE)
+    db.execute("pragma journal_mode = delete")
+    db.execute("drop table log")  # as if that version had none
+    db.close()
+    before = (tmp_path / "v" / storing.FILE).read_bytes()
     store = Store(tmp_path / "v")
+    assert store.version != "9.9.9" and (tmp_path / "v" / storing.FILE).read_bytes() == before
     with pytest.raises(InputError, match=r"written by widemargin .* and this is 9\.9\.9"):
         store.check_version()
     store.close()

@@ -91,7 +91,7 @@ def frozen(
         stopped=stopped,
         zero=zero,
         primal=primal,
-        extra={"directions": V.tolist()},
+        extra={"directions": V},
         stats=stats,
     )
 

@@ -72,7 +72,7 @@ class Solver(MarginSolver):
         return None
 
     def run(self) -> Certificate:
-        return super().run() if self.condition < SINGULAR else self.finish("rounding")
+        return super().run() if self.condition < SINGULAR else self.finish("rounding" if self.whole else "time-limit")
 
     def warm_start(self) -> None:
         """The network of the frame alone, and its neurons with both signs."""

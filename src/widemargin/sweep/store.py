@@ -71,21 +71,23 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str], *, wait: float = WAIT):
         self.folder, self._wait = _folder(folder), wait
         path = self.folder / FILE
-        check_store(folder, wait)  # before anything is written to a file that may be another's
+        # Before anything is written to a file that may be another's.
+        self.version = _meta(folder, wait) if check_store(folder, wait) else widemargin.__version__
         with _in_one_sentence(self.folder):
             make_folders(self.folder)
             self.db = bounded(sqlite3.connect(path, timeout=wait, isolation_level=None, check_same_thread=False))
             try:
                 self._place = identity(path)
-                self._begin()
+                self._check_pages()
+                if self.version == widemargin.__version__:
+                    self._begin()
             except BaseException:
                 self.db.close()
                 raise
-        self.version = _meta(folder, wait)
         self._locks: Any = None
 
     def _begin(self) -> None:
-        self._check_pages()
+        """Make what is missing, in a store that this version may add to."""
         self._write_ahead()
         self.db.execute("pragma synchronous = normal")
         with self._transaction():
