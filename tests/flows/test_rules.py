@@ -860,7 +860,7 @@ def test_every_name_makes_its_rule():
         ("weakreg", {"reduction": "max"}, "not mean or sum"),
         ("two-phase", {"sampler": ParityStream(3)}, "give batch1"),
         ("adam", {"beta2": 1.0}, "below 1"),
-        ("spectral", {"iterations": 10**6}, "up to 1000, not 1000000"),
+        ("spectral", {"iterations": 10**6}, "at most 1000, not 1000000"),
         ("adam", {"sharpness": 10**30}, "must be a number below 2\\^63, or have a decimal point"),
         ("gd", {"lr": 10**400}, "lr must be a number below"),
         ("pwgf", {"births": 10**12}, "births must be at most 1000000"),

@@ -427,8 +427,8 @@ def test_trees_have_the_memory_that_was_allowed(monkeypatch):
 
     def run(memory, quadratic):
         open_nodes.clear(), sizes.clear()
-        tree = signs.Tree(points.Xt, points.tensor(c))
-        most = {"deadline": time.monotonic() + 60.0, "batch": 64, "max_nodes": 3000, "memory": memory}
+        tree = signs.Tree(points.Xt, points.tensor(c), memory=memory)
+        most = {"deadline": time.monotonic() + 60.0, "batch": 64, "max_nodes": 3000}
         return tree.run(0.0, 1e-6, quadratic=quadratic, **most)
 
     whole = run(math.inf, False)
@@ -447,7 +447,7 @@ def test_trees_have_the_memory_that_was_allowed(monkeypatch):
 def test_solvers_pass_on_how_much_memory_there_is(monkeypatch):
     asked, run = [], signs.Tree.run
     monkeypatch.setattr(
-        signs.Tree, "run", lambda tree, *args, **keys: asked.append(keys["memory"]) or run(tree, *args, **keys)
+        signs.Tree, "run", lambda tree, *args, **keys: asked.append(tree.memory) or run(tree, *args, **keys)
     )
     data = halves(30, 5)
     margins.f1(data, memory=3e7, time_limit=1.0)

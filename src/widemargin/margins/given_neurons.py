@@ -91,7 +91,7 @@ def frozen(
         stopped=stopped,
         zero=zero,
         primal=primal,
-        extra={"directions": V},
+        extra={"directions": V.tolist()},
         stats=stats,
     )
 

@@ -196,7 +196,7 @@ def random_features(
         q, zero = conflict
         problem.Z = features(some := np.flatnonzero(q))
         upper = problem.upper(some, q[some])
-    extra = {"directions": V, "a": a}  # as they are: lists of so many numbers take longer than the solution
+    extra = {"directions": V.tolist(), "a": a.tolist()}
     return door.certificate(
         "rf",
         (lower, upper),

@@ -416,8 +416,8 @@ class Solver(Engine):
         super().__init__(door, tol, seed, progress)
         self.y, self.K = y, K
         self.X, self.basis = reduce_rank(door.X)  # (n, r), (D, r)
-        self.points = Points(door.X, None, door.shift, torch.device("cpu"), self.basis, faint=door.faint)
-        self.points.memory = door.limits.memory
+        cpu, memory = torch.device("cpu"), door.limits.memory
+        self.points = Points(door.X, None, door.shift, cpu, self.basis, faint=door.faint, memory=memory)
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
         self.columns = most_columns(door, self.n, K)

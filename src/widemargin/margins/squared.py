@@ -47,8 +47,7 @@ class Solver(Engine):
 
     def __init__(self, door: Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
-        labelled = np.hstack([door.X + 0.0, door.y[:, None]])
-        self.first = distinct_rows(labelled)  # a repeated point adds nothing to a minimum
+        self.first = distinct_rows(np.hstack([door.X, door.y[:, None]]))  # a repeated point adds nothing to a minimum
         self.X0, self.y = door.X[self.first], door.y[self.first]  # (n, D), (n,)
         self.X, self.basis = reduce_rank(self.X0)  # (n, r), (D, r)
         self.n, self.r = self.X.shape

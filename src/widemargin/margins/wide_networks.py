@@ -141,8 +141,7 @@ class Solver(Neurons):
     def __init__(self, door: Door, tol: float, seed: int, device: str, progress: Progress | None):
         super().__init__(door, tol, seed, progress)
         # Distinct labelled points: a repeated one adds nothing to a minimum.
-        labelled = np.hstack([door.X + 0.0, door.y[:, None]])
-        self.first = distinct_rows(labelled)
+        self.first = distinct_rows(np.hstack([door.X, door.y[:, None]]))
         X, self.basis = reduce_rank(door.X[self.first])  # (n, r), (D, r)
         self.all_X, self.all_y = X, door.y[self.first]
         n, self.r = X.shape
@@ -180,9 +179,8 @@ class Solver(Neurons):
         self.rows = rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
         labels = None if self.equal else self.y
-        X0 = self.door.X[self.first[rows]]
-        self.points = Points(X0, labels, self.door.shift, self.trees, self.basis, self.slope)
-        self.points.memory = self.door.limits.memory
+        door, X0 = self.door, self.door.X[self.first[rows]]
+        self.points = Points(X0, labels, door.shift, self.trees, self.basis, self.slope, memory=door.limits.memory)
         self.Xt = self.to(self.X)
         self.small = self.equal or self.n * self.r <= CONE_LIMIT
         self.climbs = self.n * self.r >= SMALL_PROBLEM and self.r <= CLIMB[0]

@@ -81,8 +81,9 @@ def price(
         roots = tensor(points.roots @ points.basis) if len(points.roots) else None
         quadratic = stage.way == "quadratic"
         batch = (65536 if gpu else 1024) // (4 if quadratic else 1)
-        over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X), points.X0.shape[1])
-        options |= {"max_nodes": stage.most, "quadratic": quadratic, "empties": points.flat, "memory": points.memory}
+        sizes = points.X0.shape[1], points.memory
+        over_signs = signs.Tree(points.Xt, tensor(folded), roots, tensor(linear @ points.X), *sizes)
+        options |= {"max_nodes": stage.most, "quadratic": quadratic, "empties": points.flat}
         return over_signs.run(known, tol, batch=batch, **options)
 
     best, goal = Priced(0.0, math.inf, 0, points.Xt.new_zeros(0, points.r), None), 0.0

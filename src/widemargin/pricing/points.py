@@ -31,7 +31,7 @@ class Points:
     `scale` is the power of two that the proofs' integers are multiplied with to meet the data; far from 1 (`far`) quadratic
     bounds and symmetries are left out, whose integers would not fit. `slope` is that of a leaky ReLU: then weights c are those of
     phi(t) = relu(t) - slope relu(-t), and `as_relu` and `folded` turn the problem into one of relu and a linear term.
-    `faint` points have entries so small that the signs of u . x_i cannot be told.
+    `faint` points have entries so small that the signs of u . x_i cannot be told. Proofs take `memory` bytes at most, nearly.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Points:
         basis: np.ndarray,
         slope: float = 0.0,
         faint: bool = False,
+        memory: float = math.inf,
     ):
-        self.slope = slope
+        self.slope, self.memory = slope, memory
         self.beat: Callable[[], None] | None = None  # called again and again in long proofs
-        self.memory = math.inf  # bytes that proofs may take
         self.X0, self.y, self.shift, self.device, self.basis = X0, y, shift, device, basis
         self.X = X0 @ basis if len(basis) > basis.shape[1] else np.ascontiguousarray(X0)
         self.n, self.r = self.X.shape

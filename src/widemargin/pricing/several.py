@@ -619,7 +619,7 @@ def _scalar(
         used: list[int] = np.flatnonzero(c).tolist()
         side = {"shift": 0, "points": used, "tree": [-1], "leaves": [[0] * len(used)]}
         return side, 0.0, 0, np.zeros((0, points.r))
-    tree = signs.Tree(Xt, points.tensor(c), columns=D)
+    tree = signs.Tree(Xt, points.tensor(c), columns=D, memory=points.memory)
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
     stages: list[tuple[bool, float]] = [(False, math.inf)]
@@ -637,7 +637,6 @@ def _scalar(
             quadratic=quadratic,
             beat=points.beat,
             empties=points.flat,
-            memory=points.memory,
         )
         nodes += result.nodes
         met.append(result.directions)

@@ -73,14 +73,21 @@ class Log:
 class Tree(Terms):
     """Branch and bound over the signs of the positive terms.
 
-    `columns` are those of the points as they are written down, which may be far more than their rank.
+    `columns` are those of the points as they are written down, which may be far more than their rank; `memory` is that in bytes
+    which it may take.
     """
 
     def __init__(
-        self, X: Tensor, c: Tensor, roots: Tensor | None = None, linear: Tensor | None = None, columns: int = 0
+        self,
+        X: Tensor,
+        c: Tensor,
+        roots: Tensor | None = None,
+        linear: Tensor | None = None,
+        columns: int = 0,
+        memory: float = math.inf,
     ):
         super().__init__(X, c, roots, linear)
-        self.columns = columns
+        self.columns, self.memory = columns, memory
 
     def evaluate(
         self, sign: Tensor, start: Tensor, steps: int = STEPS, limit: float = np.inf, everywhere: bool = False
@@ -164,16 +171,14 @@ class Tree(Terms):
         quadratic: bool = True,
         empties: bool = True,
         beat: Callable[[], None] | None = None,
-        memory: float = math.inf,
     ) -> Priced:
         """Explore until the maximum is known to be at most max(target, max(known, best found) * (1 + tol)).
 
         `known` need not be attained on this side. Stops early, with a valid bound, at `deadline`, at `max_nodes`, or as soon
         as a value above `give_up` has been found and enough nodes were seen. Quadratic bounds cost about ten linear ones,
-        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed. `memory`: bytes that
-        the tree may take.
+        so they pay where trees are large. `empties`: whether nodes whose signs no direction has are closed.
         """
-        device, dtype, p, rows = self.X.device, self.X.dtype, self.positive, len(self.rows)
+        device, dtype, p, rows, memory = self.X.device, self.X.dtype, self.positive, len(self.rows), self.memory
         if self.rows.shape[1] <= NEWTON_RANK and device.type == "cpu":
             batch = max(min(batch, int(NEWTON_WORK / (rows * self.rows.shape[1] ** 2 + 1))), 32)
         whole = Log(self.points.cpu())

@@ -144,6 +144,9 @@ def _relation(X: np.ndarray, state: np.ndarray) -> list[list[int]] | None:
     fixed = np.flatnonzero(state != FREE)
     signs = np.where(state[fixed] == ACTIVE, 1, -1)
     A = (signs[:, None] * X[fixed] / np.linalg.norm(X[fixed], axis=1, keepdims=True)).T  # (D, k)
+    # In the span of the points: where that is smaller, a solution may have one point more than a relation needs.
+    U, size, _ = np.linalg.svd(A, full_matrices=False)
+    A = U[:, size > 1e-13 * max(A.shape) * size[0]].T @ A  # (r, k)
     b, _ = optimize.nnls(np.vstack([A, np.ones((1, len(fixed)))]), np.append(np.zeros(len(A)), 1.0))
     support = np.flatnonzero(b > 1e-12)
     # The support of a basic solution has one relation, up to a factor: eliminate all but the last column.

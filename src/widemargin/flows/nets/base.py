@@ -55,12 +55,13 @@ class Net:
 
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
+        for size in ("d", "m", "outputs"):
+            value = getattr(self, size)
+            if isinstance(value, int) and value > LARGEST:  # numpy has no words for arrays beyond what can be addressed
+                raise InputError(f"{self.name}: {size} is {show(value)}; at most {LARGEST} is possible")
         check_fields(type(self), given, f"the network {self.name}")
         if self.d < 1 or self.m < 1:
             raise InputError(f"{self.name}: a network needs at least one feature and one neuron (width {self.m})")
-        for size in ("d", "m", "outputs"):
-            if getattr(self, size) > LARGEST:  # numpy has no words for arrays beyond what can be addressed
-                raise InputError(f"{self.name}: {size} is {show(getattr(self, size))}; at most {LARGEST} is possible")
 
     def config(self) -> dict[str, Any]:
         """The fields, ready for JSON: arrays as their hashes, modules as text."""

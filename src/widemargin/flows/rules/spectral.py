@@ -41,9 +41,9 @@ class Spectral(Descent):
         super().__post_init__()
         check_numbers(self, least={"iterations": 0})
         require(
-            isinstance(self.iterations, int) and self.iterations <= MOST,
-            f"Spectral: iterations must be a whole number up to {MOST}, not {show(self.iterations)}",
+            isinstance(self.iterations, int), f"Spectral: iterations must be a whole number, not {self.iterations!r}"
         )
+        require(self.iterations <= MOST, f"Spectral: iterations must be at most {MOST}, not {show(self.iterations)}")
 
     @property
     def geometry(self) -> str:
