@@ -272,7 +272,9 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
                     raise InputError(f"{name}: there are too many rows; keep at most {MOST_POINTS}")
                 rows.append(row)
                 lines.append(reader.line_num)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except csv.Error as error:
+        raise InputError(f"{name}: line {reader.line_num} is no line of a table ({error}); mend or remove it") from None
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{name}: the file is no readable UTF-8 text ({' '.join(str(error).split())[:120]}); save it as CSV in UTF-8"
         ) from None
