@@ -71,6 +71,8 @@ NUMBERS = [
     "٣",
     "1_0",
     "0x10",
+    "1000000",
+    "1000000000000",
 ]
 SQL = ["select * from runs", "select count(*) from runs", "select 1; select 2", "pragma user_version", "select"]
 WORDS = [*SQL, *kinds.KINDS, "list", "UH", "CB-22", "mt-2", "list all", "y", "train", "--", "-x"]

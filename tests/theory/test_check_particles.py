@@ -14,7 +14,7 @@ from widemargin.flows.rules import distributional_objective
 from widemargin.theory import check_particles as checks
 from widemargin.theory.inequality import CHECKS
 from widemargin.theory.track import Track, follow
-from widemargin.types import Dataset
+from widemargin.types import Dataset, InputError
 
 ALL = ["default", "weights"]
 STEPS = 150
@@ -170,6 +170,15 @@ def test_weak_path(path: Track) -> None:
     assert parts(checks.weak_path(spoil(path, path_loss=lambda v: v - 1)))["MT-4 lower"].holds is False
     assert parts(checks.weak_path(spoil(path, path_loss=lambda v: v + 5)))["MT-4 upper"].holds is False
     assert parts(checks.weak_path(spoil(path, path_margin=lambda v: v * 0.3)))["MT-4"].holds is False
+
+
+def test_records_of_a_path_in_a_run_of_another_rule(path: Track) -> None:
+    """Parts of two runs, put together."""
+    config = path.run.config | {"rule": {"class": "CoordinateDescent", "lr": 0.01}}
+    other = replace(path, run=replace(path.run, config=config))
+    assert not checks.weak_path(other)
+    with pytest.raises(InputError, match="of a rule with first, which CoordinateDescent has not"):
+        other.options["first"]
 
 
 def test_weak_path_of_sums_is_that_of_means() -> None:

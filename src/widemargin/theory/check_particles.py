@@ -38,10 +38,10 @@ def weak_path(
 
     The second needs Theta_lambda to be at least as good as |Theta_lambda| times a best direction, which is measured.
     """
-    if track.problem.loss is None or not len(track.t):
+    fields = {"first", "last", "per_decade", "power", "reduction"}
+    if track.problem.loss is None or not len(track.t) or not fields <= set(track.options):  # a path by another rule
         return
-    options = {key: track.options[key] for key in ("first", "last", "per_decade", "power", "reduction")}
-    rule = flows.WeaklyRegularized(**options)
+    rule = flows.WeaklyRegularized(**{key: track.options[key] for key in fields})
     scale = track.n if rule.reduction == "sum" else 1.0
     lam = np.array(rule.lambdas)[:, None] / scale  # (R, 1), of the mean loss
     M, g = path_norm[-1].T, path_margin[-1].T  # (R, B)

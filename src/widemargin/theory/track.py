@@ -23,6 +23,13 @@ NEEDED = ("step", "t_cb", "t_mean", "log_risk", "psi", "margin", "norm", "log_no
 MOST, MOST_STEPS = 2e7, 5000  # numbers, and steps, up to which a run is made again
 
 
+class _Fields(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        raise InputError(
+            f"the run is damaged: its records are of a rule with {key}, which {self.get('class')} has not; train it again"
+        )
+
+
 @dataclass(frozen=True)
 class Track:
     """T records of B trials. Arrays are (T, B, ...); what the run did not record is None.
@@ -68,8 +75,8 @@ class Track:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Fields of the training rule."""
-        return self.run.config["rule"]
+        """Fields of the training rule; an InputError for one that it does not have."""
+        return _Fields(self.run.config["rule"])
 
     @property
     def is_flow(self) -> bool:
