@@ -2,11 +2,11 @@
 
     python benchmarks/faults.py --inputs 50000 --solves 200 --crashes 30 --processes 16 --seconds 7200
 
-`--inputs` damaged files and calls of commands, `--solves` solves of hostile data, of nearly parallel points and of varied ones
-for each kind of the table, `--crashes` kills of each crash test. They come in rounds, with the seeds `--seed`, `--seed` + 1, ...;
-after `--seconds` no round begins, and one that has not ended a quarter of the time later is stopped. Prints a line for each file
-of tests: rounds, seeds, inputs (a test ends at its first failure), how many rounds failed or did not end, and seconds; below it
-what failed. The exit status is 1 if anything did.
+`--inputs` damaged files and calls of commands, `--solves` solves of hostile data, of nearly parallel points, of varied ones and
+of tables for each kind of margin, `--crashes` kills of each crash test. They come in rounds, with seeds `--seed`, `--seed` + 1
+and so on; after `--seconds` no round begins, and one that has not ended a quarter of the time later is stopped. Prints a line for
+each file of tests: rounds, seeds, inputs (a test ends at its first failure), how many rounds failed or did not end, and seconds;
+below it what failed. The exit status is 1 if anything did.
 To see a failure again: WIDEMARGIN_FUZZ=... WIDEMARGIN_FUZZ_SEED=... python -m pytest TEST, as the line says.
 
 It needs what the tests need: pytest and the extra `train`.
@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = ("certificates", "commands", "runs", "stores")  # tests/fuzz/test_fuzz_*.py
-HOSTILE = ("drawn", "nearly_parallel", "varied")
+HOSTILE = ("drawn", "nearly_parallel", "varied", "tables")
 DAMAGED, SOLVED = 2000, 20  # inputs of a round, and solves of each kind
 
 
