@@ -156,6 +156,13 @@ def test_plain_words():
     assert "M1" in told and "enumeration" in told and "M1: sum of |mass|" in told
 
 
+@pytest.mark.parametrize(("width", "said"), [(100, "proof checked"), (60_000, "proved")])
+def test_a_proof_of_very_many_neurons_is_not_checked_on_the_spot(width, said):
+    """It took ten times as long as the margin."""
+    status, out, _ = run("margin", "dyadic:d=2", "--kind", "rf", "--width", width)
+    assert status == 0 and f", {said}, " in out
+
+
 NARROW = {
     "margin": ("margin", SMALL, "--kind", "f1", "f2", "linear", "frozen", "--width", 20),
     "margin, all codes": ("margin", SMALL, "--kind", "f2", "linear", "--verbose"),

@@ -265,6 +265,7 @@ def in_digits(cert: Certificate) -> str:
 def _proof(data: Dataset, cert: Certificate) -> str:
     """The proof of a small certificate is checked on the spot, as `verify` does it; of others it is there to be checked."""
     small = data.n <= CHECKED_POINTS and data.X.size <= CHECKED_POINTS**2 and cert.proved
+    small &= len(cert.extra.get("directions", ())) * data.d <= CHECKED_PROOF
     if small and cert.kind in CHECKED and len(str(cert.proof)) <= CHECKED_PROOF:
         return "checked" if cert.verify(data).ok else "FAILED the check"
     return cert.proof_in_words
