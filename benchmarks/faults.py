@@ -30,7 +30,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FILES = ("certificates", "commands", "runs", "stores")  # tests/fuzz/test_fuzz_*.py
-HOSTILE = ("drawn", "nearly_parallel", "varied", "tables")
+HOSTILE = ("drawn_points", "nearly_parallel_points", "varied_points", "tables")
 DAMAGED, SOLVED = 2000, 20  # inputs of a round, and solves of each kind
 
 
@@ -67,7 +67,7 @@ def jobs(inputs: int, solves: int, crashes: int, seed: int) -> Iterator[Job]:
         if k < rounds[1]:
             setting = {"WIDEMARGIN_FUZZ": str(SOLVED), "WIDEMARGIN_FUZZ_SEED": str(seed + k * SOLVED)}
             yield from (
-                Job(f"tests/fuzz/test_hostile_margins.py::test_every_kind_on_{name}_points", setting)
+                Job(f"tests/fuzz/test_hostile_margins.py::test_every_kind_on_{name}", setting)
                 for name in HOSTILE
             )
 
