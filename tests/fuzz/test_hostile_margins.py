@@ -87,6 +87,7 @@ def test_every_kind_on_drawn_points(name: str):
         ("collapse", 1030044),
         ("projected", 1030082),
         ("f2", 1070353),
+        ("linear-multiclass", 3000348),
     ],
 )
 def test_draws_that_went_wrong(name: str, seed: int):

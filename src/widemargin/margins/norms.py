@@ -147,7 +147,8 @@ def _round(
 
         def done(A: np.ndarray, q: np.ndarray) -> bool:
             nonlocal best_A, most, best_q, least
-            inner, outer = float((Z @ A.ravel()).min()) / size(A, norm), size((q @ Z).reshape(A.shape), DUAL[norm])
+            length, outer = size(A, norm), size((q @ Z).reshape(A.shape), DUAL[norm])
+            inner = float((Z @ A.ravel()).min()) / length if length > 0 else 0.0  # 0 where rows cancel exactly
             if inner > most:
                 best_A, most = A, inner
             if outer < least:
