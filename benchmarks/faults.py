@@ -67,8 +67,7 @@ def jobs(inputs: int, solves: int, crashes: int, seed: int) -> Iterator[Job]:
         if k < rounds[1]:
             setting = {"WIDEMARGIN_FUZZ": str(SOLVED), "WIDEMARGIN_FUZZ_SEED": str(seed + k * SOLVED)}
             yield from (
-                Job(f"tests/fuzz/test_hostile_margins.py::test_every_kind_on_{name}", setting)
-                for name in HOSTILE
+                Job(f"tests/fuzz/test_hostile_margins.py::test_every_kind_on_{name}", setting) for name in HOSTILE
             )
 
 

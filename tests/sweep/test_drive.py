@@ -419,9 +419,12 @@ print(state.done, state.done - state.before, state.failed)
 
 def test_two_drivers_share_a_store(folder, tmp_path_factory, monkeypatch):
     (folder / "mine.py").write_text(
-        "import time\ndef f(x, trial):\n    time.sleep(0.02)\n    with open('done.txt', 'a') as file:\n"
-        "        file.write(f'run {x} {trial}\\n')\n    return {'y': x / 7 + trial}\n"
+        "import os, time\ndef f(x, trial):\n    open(f'begun-{os.getpid()}', 'w').close()\n"
+        "    while os.path.exists('both') and len([name for name in os.listdir() if name[:6] == 'begun-']) < 2:\n"
+        "        time.sleep(0.02)\n"  # until both have begun, however slow the machine is
+        "    with open('done.txt', 'a') as file:\n        file.write(f'run {x} {trial}\\n')\n    return {'y': x / 7 + trial}\n"
     )
+    (folder / "both").touch()
     toml = folder / "a.toml"
     toml.write_text('function = "mine:f"\nrepeats = 5\npack = 2\n[grid]\nx = [1, 2, 3, 4, 5, 6, 7, 8]\n')
     drivers = [
@@ -438,7 +441,7 @@ def test_two_drivers_share_a_store(folder, tmp_path_factory, monkeypatch):
         driver.stdin.flush()
     outs = [driver.communicate()[0].split() for driver in drivers]
     assert [int(out[0]) for out in outs] == [40, 40] and sum(int(out[1]) for out in outs) == 40
-    assert min(int(out[1]) for out in outs) > 5  # both have worked
+    assert min(int(out[1]) for out in outs) > 0  # both have worked
     lines = (folder / "done.txt").read_text().splitlines()
     assert len(lines) == len(set(lines)) == 40  # and no run was computed twice
     monkeypatch.chdir(tmp_path_factory.mktemp("calm"))  # where the function writes its lines

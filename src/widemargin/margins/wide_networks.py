@@ -420,6 +420,9 @@ class Solver(Neurons):
                 q, value = self.centre, self.estimate
         if (value < 1.02 * self.lower or new == 0) and not self.late() and not grown:
             new += self.prove(q, value)
+        if self.lower <= before * (1 + 0.1 * self.tol) and not (self.closed() or grown or self.late()):
+            # The cone program's digits have ended: the linear one has more, over the neurons that it has found.
+            self.offer_mixture(self.lp.solve(self.left())[0])
         self.tell(f"{len(chosen)} patterns, {self.n} points, {self.nodes} nodes, estimate {value / self.unit():.6f}")
         return new > 0 or grown
 
