@@ -88,6 +88,16 @@ def test_weights_whose_products_leave_the_floats_have_the_same_margin(size: floa
     assert_allclose(wm.margins.of(unbalanced, X, Y).margin, before.margin, rtol=1e-14)
 
 
+def test_a_neuron_of_zeros_does_not_count_however_large_its_output():
+    """Beside it the weights of all others came to 0, and the network was said to err at all points."""
+    weights = {"0.weight": np.array([[1.0, 2.0], [-1.0, 0.5], [0.0, 0.0]]), "2.weight": np.array([[1.0, -1.0, 2.0]])}
+    large = {"0.weight": 1e-10 * weights["0.weight"], "2.weight": 1e-10 * weights["2.weight"]}
+    large["2.weight"][0, 2] = 1.7e308
+    before, after = wm.margins.of(weights, X, Y), wm.margins.of(large, X, Y)
+    assert_allclose(after.margin, before.margin, rtol=1e-14)
+    assert after.errors == before.errors
+
+
 def test_two_outputs_are_their_difference():
     two = network(outputs=2)
     one = network()

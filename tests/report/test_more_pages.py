@@ -12,7 +12,7 @@ import torch
 from matplotlib.colors import to_hex
 
 from widemargin import data as datasets
-from widemargin import flows, margins, monitor, plots, report
+from widemargin import flows, margins, monitor, optima, plots, report
 from widemargin.monitor import store
 from widemargin.monitor.record import Record
 from widemargin.report import certificates, page, runs, section
@@ -172,6 +172,30 @@ def test_labels_are_found_in_another_column(tmp_path, monkeypatch):
     found = certificates.load_data(cert)
     assert found is not None and found.sha256() == cert.data_sha256
     assert certificates.load_data(replace(cert, data_sha256="0" * 64)) is None
+
+
+def test_a_page_says_which_points_and_labels_a_certificate_chose(tmp_path, monkeypatch):
+    """The file has a column y of -1 and +1, and the page said "proved, re-checked" of its name alone."""
+    monkeypatch.chdir(tmp_path)
+    Path("points.csv").write_text("a,b,y\n1,2,-1\n0,1,1\n1,-3,1\n")
+    usual, other = datasets.load("points.csv"), datasets.load("points.csv", "a")
+    column, scaled = "<dt>labels are</dt><dd>column a</dd>", "<dt>points are</dt><dd>standardised</dd>"
+    signs = "<dt>targets are</dt><dd>-1 and +1 in place of 0 and 1</dd>"
+    numbers = datasets.load_for_loss("points.csv", "a", loss="squared")
+    for k, (made, said) in enumerate(
+        (
+            (margins.linear(usual, bias=True), ()),
+            (margins.linear(usual.standardize(), bias=True), (scaled,)),
+            (margins.linear(other.standardize(), bias=True), (column, scaled)),
+            (optima.f2(usual, loss="squared", weight_decay=0.1), ()),
+            (optima.f2(other, loss="squared", weight_decay=0.1), (column, signs)),
+            (optima.f2(numbers, loss="squared", weight_decay=0.1), (column,)),
+        )
+    ):
+        made.save(f"{k}.json")
+        shown = report.build(f"{k}.json").sections[0].render()
+        assert "proved, re-checked" in shown
+        assert [words in shown for words in (column, scaled, signs)] == [w in said for w in (column, scaled, signs)], k
 
 
 def test_the_number_of_records_is_found_without_trying_all(monkeypatch):

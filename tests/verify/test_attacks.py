@@ -15,7 +15,7 @@ from corpus import written_before
 
 from checks import seal
 from widemargin import data as datasets
-from widemargin import margins, verify
+from widemargin import margins, optima, verify
 from widemargin.types import Dataset
 from widemargin.verify import check, sqrt_up
 
@@ -541,6 +541,29 @@ def test_the_verdict_names_a_column_of_labels_that_the_certificate_chose(tmp_pat
         argv = [sys.executable, "-m", "widemargin.verify", str(tmp_path / "c.json"), str(table)]
         done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
         assert f"labels from column '{label}'" in done.stdout, done
+
+
+def test_the_verdict_says_where_two_numbers_became_signs(tmp_path):
+    """Two certificates of one file were both proved, in the same words, with bounds that have no number in common."""
+    table = tmp_path / "d.csv"
+    table.write_text("a,b,y\n1,2,0\n-1,1,1\n1,-3,1\n")
+    loaded = datasets.load(str(table))
+    numbers = datasets.load_for_loss(str(table), loss="squared")
+    words = ", targets -1 and +1 in place of the two numbers of the file"
+    replaced = ", of points that the certificate standardises"
+    env = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    for data, said in (
+        (numbers, ""),
+        (loaded, words),
+        (numbers.standardize(), replaced),
+        (loaded.standardize(), words + replaced),  # which was refused
+    ):
+        optima.f2(data, loss="squared", weight_decay=0.1).save(tmp_path / "c.json")
+        for module in (["widemargin.verify"], ["widemargin", "verify"]):
+            argv = [sys.executable, "-m", *module, str(tmp_path / "c.json"), str(table), "--json"]
+            done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
+            found = json.loads(done.stdout)
+            assert done.returncode == 0 and found["about"].partition(")")[2] == said, found
 
 
 def test_complex_data_are_refused():

@@ -172,11 +172,13 @@ def verify(options: argparse.Namespace) -> int:
     label = options.label if options.label is not None else _label(payload, options.data)
     several = isinstance(payload, Mapping) and payload.get("kind") in SEVERAL.values()
     optimum = isinstance(payload, Mapping) and payload.get("kind") in exact.OPTIMA
-    data = prepared(
-        _of_optimum(options.data, label, payload) if optimum else _load(options.data, label, several), options
-    )
+    if optimum:
+        data, signs = _of_optimum(options.data, label, payload)
+    else:
+        data, signs = _load(options.data, label, several), False
+    data = prepared(data, options)
     told = options.label is None and label is not None and not _usual(data)
-    verdict = exact.check(payload, data.X, data.y, column=data.label if told else "")
+    verdict = exact.check(payload, data.X, data.y, column=data.label if told else "", signs=signs)
     fields = payload if isinstance(payload, Mapping) else {}
     if options.json:
         said = {key: fields.get(key) for key in ("kind", "lower", "upper", "convention", "proved")}
@@ -203,15 +205,22 @@ def _usual(data: Dataset) -> bool:
     return [name for name in (data.label, *data.columns) if name in LABEL_COLUMNS] == [data.label]
 
 
-def _of_optimum(source: str, label: str | None, payload: Mapping[str, Any]) -> Dataset:
-    """The data of an optimum as its loss takes it; or with two numbers as labels, if that is what Python gave it."""
+def _of_optimum(source: str, label: str | None, payload: Mapping[str, Any]) -> tuple[Dataset, bool]:
+    """The data of an optimum as its loss takes it; or, and true, with two numbers as labels, if that is what Python gave it."""
     extra, kept = payload.get("extra"), payload.get("data")
     loss = extra.get("loss") if isinstance(extra, Mapping) else None
     data = datasets.load_for_loss(source, label, loss=str(loss))
-    if loss == "squared" and isinstance(kept, Mapping) and kept.get("sha256") != data.sha256():
+    made_for = kept.get("sha256") if isinstance(kept, Mapping) else None
+    if loss == "squared" and made_for != _hash(payload, data):
         other = datasets.load_for_loss(source, label, loss="labels")
-        return other if kept.get("sha256") == other.sha256() else data
-    return data
+        if made_for == _hash(payload, other):
+            return other, True
+    return data, False
+
+
+def _hash(payload: Mapping[str, Any], data: Dataset) -> str:
+    """Of the data with the points as the certificate has them."""
+    return exact.data_hash(exact.restored(payload, data.X, data.y), data.y)
 
 
 def print_certificates(data: Dataset, certs: Sequence[Certificate], *, verbose: bool = False) -> None:

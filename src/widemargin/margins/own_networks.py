@@ -161,6 +161,7 @@ def _sized(theta: np.ndarray, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
     Sizes are divided by powers of two, so nothing is rounded and a share of the largest margin stays what it is.
     """
+    outer = np.where(theta.any(axis=1, keepdims=True), outer, 0.0)  # a neuron that is 0 has no size
     e = np.frexp(np.abs(theta).max(axis=1))[1]  # (m,)
     f = np.frexp(np.abs(outer).max(axis=1))[1] + e
     most = f[outer.any(axis=1)].max(initial=np.iinfo(f.dtype).min) if outer.any() else 0

@@ -19,7 +19,7 @@ from widemargin.saved import says_certificate
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset, InputError
 
 from . import guarantees, neurons
-from .checking import PROOF, Checked, load_data, recheck
+from .checking import PROOF, Checked, chosen, load_data, recheck
 from .formulas import typeset
 from .intervals import UNREACHED, height, inseparable, intervals
 from .section import Digits, Figure, Html, Section, badge, label, layout, number, numbers, words
@@ -68,7 +68,7 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     data = load_data(first)
     checked = [recheck(cert, data) for cert in certs]
     section.summary = summary(certs, checked)
-    section.facts({"data": first.data_name, "points": first.n, "features": first.d})
+    section.facts({"data": first.data_name, "points": first.n, "features": first.d} | chosen(certs, data))
     section.figure(
         "Certified intervals",
         intervals(certs, checked),

@@ -7,12 +7,13 @@ import csv
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from widemargin import data as datasets
 from widemargin import kinds
 from widemargin import verify as exact
+from widemargin.dataset import LABEL_COLUMNS
 from widemargin.types import Certificate, Dataset, InputError
 
 from .section import Html, badge
@@ -87,6 +88,26 @@ def load_data(cert: Certificate) -> Dataset | None:
                 if data.sha256() == cert.data_sha256:
                     return data
     return None
+
+
+def chosen(certs: Sequence[Certificate], data: Dataset | None) -> dict[str, str]:
+    """What a certificate chose of its data, in words: bounds are then not those of the points and labels as the file has them."""
+    said: dict[str, str] = {}
+    if data is None:
+        return said
+    if data.standardized is not None:
+        said["points are"] = "standardised"
+    if data.label and [name for name in (data.label, *data.columns) if name in LABEL_COLUMNS] != [data.label]:
+        said["labels are"] = f"column {data.label}"
+    if any(cert.extra.get("loss") == "squared" for cert in certs) and _are_numbers(data.classes):
+        said["targets are"] = "-1 and +1 in place of {} and {}".format(*data.classes)
+    return said
+
+
+def _are_numbers(classes: Sequence[Any]) -> bool:
+    """Whether two numbers of a file became -1 and +1."""
+    numbers = all(isinstance(label, int | float) and not isinstance(label, bool) for label in classes)
+    return numbers and len(classes) == 2 and tuple(classes) != (-1, 1)
 
 
 def _cheap(name: str) -> bool:

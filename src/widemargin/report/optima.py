@@ -18,7 +18,7 @@ from widemargin.optima.trained_networks import of as gap_of
 from widemargin.types import CONVENTIONS, FORMAT, Certificate, Dataset
 
 from . import certificates, guarantees, neurons
-from .checking import Checked, load_data, recheck
+from .checking import Checked, chosen, load_data, recheck
 from .intervals import height, intervals
 from .section import Digits, Figure, Section, band, layout, line, number, spread, words
 
@@ -67,7 +67,8 @@ def show(section: Section, certs: Sequence[Certificate], bounds: bool = False, t
     optima = [shown(cert, data) for cert in certs]
     checked = {id(cert): recheck(cert, data) for cert in certs}
     section.summary = certificates.summary(certs, [checked[id(cert)] for cert in certs])
-    section.facts({"data": first.data_name, "points": first.n, "features": first.d} | _targets(certs))
+    facts = {"data": first.data_name, "points": first.n, "features": first.d}
+    section.facts(facts | _targets(certs) | chosen(certs, data))
     if data is None:
         section.paragraph(
             f"The points of {first.data_name} are not found, so margins, training errors and pictures of decisions are "

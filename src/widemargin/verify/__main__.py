@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from .files import column_of, load, read_data
-from .frame import EXIT, check, data_hash
+from .frame import EXIT, check, data_hash, restored
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -76,13 +76,15 @@ def _answer(argv: list[str] | None) -> int:
         payload = load(options.certificate)
         kind, loss, made_for, label = _named(payload)
         X, y = read_data(options.data, kind, loss, label)
-        if loss == "squared" and data_hash(X, y) != made_for:  # or for these labels as -1 and +1
-            other = read_data(options.data, kind, label=label)
-            X, y = other if data_hash(*other) == made_for else (X, y)
+        signs = False
+        if loss == "squared" and data_hash(restored(payload, X, y), y) != made_for:  # or for these labels as -1 and +1
+            points, two = read_data(options.data, kind, label=label)
+            signs = data_hash(restored(payload, points, two), two) == made_for
+            X, y = (points, two) if signs else (X, y)
         column = column_of(options.data, label)
     except ValueError as error:
         return _complain(str(error))
-    verdict = check(payload, X, y, column)
+    verdict = check(payload, X, y, column, signs)
     if options.json:
         print(json.dumps(verdict.to_dict()))
     else:

@@ -209,12 +209,13 @@ def restored(payload: Any, X: np.ndarray, y: np.ndarray) -> np.ndarray:
         return (X - np.array(mean)) / np.array(scale)
 
 
-def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike, column: str = "") -> Verdict:
+def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike, column: str = "", signs: bool = False) -> Verdict:
     """Check both bounds of a certificate for the data X (n, d), y (n,) or (n, K). Never raises on a malformed payload.
 
     `payload` is the saved form of a certificate, a mapping as JSON has it (docs/certificates.md, with the convention of its
     bounds). Where it was made for these points standardised, it is checked for those, and `about` says so. `column` is the one
-    of a table that y is, where only the certificate says which: `about` names it, too.
+    of a table that y is, where only the certificate says which: `about` names it, too; and that y is -1 and +1 in place of two
+    other numbers, where `signs` says so.
 
     >>> import json
     >>> import widemargin as wm
@@ -230,6 +231,7 @@ def check(payload: Mapping[str, Any], X: ArrayLike, y: ArrayLike, column: str = 
     done: list[tuple[str, str]] = []
     stage = ["format"]
     said = f", labels from column {column[:80]!a}" if column else ""
+    said += ", targets -1 and +1 in place of the two numbers of the file" if signs else ""
     try:
         need(not (np.iscomplexobj(X) or np.iscomplexobj(y)), "shape: the data hold complex numbers")
         points = X
