@@ -148,14 +148,15 @@ def check_text(text: Any, what: str) -> None:
     raise InputError(f"{what}: {show(text)} is no text that can be written; give a name in letters")
 
 
-def check_extra(extra: Any) -> dict[str, Tensor | float]:
-    """What is to be kept with a record: numbers by name."""
+def check_names(name: Any, extra: Any) -> dict[str, Any]:
+    """What is to be kept with a record of that name: numbers by name."""
+    check_text(name, "name")
     if not isinstance(extra, Mapping | None):
         raise InputError(f"extra must be a dictionary of names and numbers, not {show(extra)}")
-    for name in extra or ():
-        check_text(name, "extra")
+    for key in extra or ():
+        check_text(key, "extra")
     with torch.no_grad():
-        return {name: check_number(value, f"extra: {show(name)}") for name, value in (extra or {}).items()}
+        return {key: check_number(value, f"extra: {show(key)}") for key, value in (extra or {}).items()}
 
 
 def read_numbers(values: Sequence[Any]) -> list[float]:

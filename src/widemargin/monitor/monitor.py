@@ -27,10 +27,9 @@ from .held import (
     Batch,
     Gathering,
     Held,
-    check_extra,
+    check_names,
     check_number,
     check_step,
-    check_text,
     joined_margins,
     late_numbers,
     late_table,
@@ -291,8 +290,7 @@ class MarginMonitor:
         if batches is not None and batches < 1:
             raise InputError(f"batches must be at least 1, not {batches}")
         step = self._count if step is None else check_step(step)
-        check_text(name, "name")
-        more: dict[str, Any] = check_extra(extra)
+        more = check_names(name, extra)
         self.flush()
         reshard(self.model)
         self.named = dict(unwrap(self.model).named_parameters())  # load_state_dict(assign=True) puts new ones in place
