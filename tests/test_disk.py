@@ -183,6 +183,43 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_bytes() == b"before"
 
 
+def test_ctrl_c_while_the_file_is_made_leaves_nothing(tmp_path, monkeypatch):
+    """It is there, and nobody has been given its handle yet."""
+    made = os.open
+
+    def interrupted(path, *more):
+        made(path, *more)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "open", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(tmp_path / "a", b"whole")
+    assert not os.listdir(tmp_path)
+
+
+def test_a_disk_that_takes_no_changes_any_more(tmp_path, monkeypatch):
+    """The file that was being written cannot be removed either; what is said is about the one that was asked for."""
+
+    def read_only(*_):
+        raise OSError(30, "Read-only file system", "another name")
+
+    monkeypatch.setattr(os, "fsync", read_only)
+    monkeypatch.setattr(os, "unlink", read_only)
+    with pytest.raises(OSError, match="Read-only") as caught:
+        write_atomically(tmp_path / "a", b"whole")
+    assert caught.value.filename == str(tmp_path / "a")
+
+
+def test_an_array_that_is_shorter_by_a_flipped_bit(tmp_path):
+    """numpy reads what its head says, and does not come to the sum at the end."""
+    y = np.tile([1.0, -1.0], 1000)
+    np.savez(tmp_path / "a.npz", X=y[:, None] * np.arange(1.0, 4.0), y=y)
+    content = (tmp_path / "a.npz").read_bytes()
+    assert content.count(b"(2000, 3)") == 1
+    (tmp_path / "a.npz").write_bytes(content.replace(b"(2000, 3)", b"(2000, 2)"))
+    assert "damaged, truncated or unreadable" in refused("margin", tmp_path / "a.npz", "--kind", "linear")
+
+
 def test_a_table_with_very_many_columns(tmp_path):
     """A hundred thousand: looking at pairs of names would take for ever."""
     d = 100_000

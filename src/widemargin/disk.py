@@ -10,8 +10,8 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import stat
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +28,9 @@ ALWAYS = 1 << 26  # bytes that an archive may unpack to, whatever its own size,
 RATIO = 200  # and how many times its own size on top of that
 ENTRIES = 1 << 28  # bytes that arrays in a file may take once they are float64, whatever its own size,
 TIMES = 64  # and how many times its own size on top of that; real MNIST, compressed bytes, takes 38
+NEW = (
+    os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+)  # opens what is not there
 
 
 def read_file(path: str | os.PathLike[str], most: int) -> bytes:
@@ -104,6 +107,19 @@ def check_archive(file: BinaryIO, name: str) -> None:
     file.seek(0)
 
 
+def check_sums(file: BinaryIO) -> None:
+    """A ValueError where an array of an .npz file is not what was written. The file is at its beginning afterwards.
+
+    The sum of an array comes at its end, which nobody reads where its head is damaged and says that it is shorter.
+    """
+    file.seek(0)
+    with zipfile.ZipFile(file) as archive:
+        broken = archive.testzip()
+    if broken is not None:
+        raise ValueError(f"{show(broken)} is not what was written")
+    file.seek(0)
+
+
 def check_array(file: BinaryIO, name: str) -> None:
     """The same for an .npy file; a ValueError where it is shorter than it says."""
     held = file.seek(0, os.SEEK_END)
@@ -175,12 +191,14 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
     is before this returns: it survives a power failure.
     """
     check_replaceable(path)
+    # Not all of a long name: with what is put behind it, it would be longer than names may be. The name is known before there
+    # is such a file: Ctrl-C in the middle of making it leaves none.
+    temporary = path.parent / f".{path.name[:40]}.{secrets.token_hex(8)}"
     try:
-        # Not all of a long name: with what is put behind it, it would be longer than names may be.
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
-    try:
+        try:
+            handle = os.open(temporary, NEW, 0o600)
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}; choose another folder") from None
         with os.fdopen(handle, "wb") as file:
             if callable(content):
                 content(file)
@@ -191,7 +209,9 @@ def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None]) ->
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):  # it has its name already
+        with contextlib.suppress(
+            OSError
+        ):  # it has its name already, or the disk takes no changes any more: `error` says so
             os.unlink(temporary)
         if isinstance(
             error, OSError

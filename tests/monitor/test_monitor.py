@@ -7,6 +7,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from widemargin.flows import GD, MLP, Net, Record, TwoLayer, View, pose, train
-from widemargin.monitor import Falls, Homogeneous, MarginMonitor, falls, find_homogeneous
+from widemargin.monitor import Falls, Homogeneous, MarginMonitor, falls, find_homogeneous, load
 from widemargin.monitor import monitor as monitor_file
 from widemargin.types import Dataset, InputError
 
@@ -260,6 +261,36 @@ def test_forward_of_ones_own_and_names_of_ones_own() -> None:
     given.step(logits=f, targets=y)  # without any forward pass
     assert given.last is not None
     assert given.last.norm == pytest.approx(size(model[2].weight), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"step": 2**70}, "step must be a whole number"),
+        ({"step": 1.5}, "step must be a whole number"),
+        ({"step": "a"}, "step must be a whole number"),
+        ({"name": None}, "name: None is no text"),
+        ({"name": "\ud800"}, "name: '.*' is no text"),
+        ({"extra": {3: 1.0}}, "extra: 3 is no text"),
+        ({"extra": {"a": 10**400}}, "extra: 'a' must be one number"),
+        ({"extra": {"a": torch.ones(2)}}, "extra: 'a' must be one number"),
+        ({"extra": [1]}, "extra must be a dictionary"),
+    ],
+)
+def test_what_records_cannot_hold_is_refused(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    """At once: in the files it would take the records around it along, or make all of them unreadable."""
+    monitor, batch = MarginMonitor(small_net(), out=tmp_path), data()
+    monitor.measure(batch, step=1)
+    with pytest.raises(InputError, match=said):
+        monitor.measure(batch, **wrong)
+    if "step" in wrong:
+        logits = monitor.model(batch[0])
+        with pytest.raises(InputError, match=said):
+            monitor.step(logits=logits, targets=batch[1], **wrong)
+    monitor.measure(batch, step=np.int64(2))
+    monitor.measure(batch, step=torch.tensor(3))
+    monitor.close()
+    assert load(tmp_path)["step"].to_pylist() == [1, 2, 3]
 
 
 def test_blocks_and_extra_and_levels() -> None:

@@ -397,6 +397,86 @@ def test_writing_is_rationed(tmp_path, monkeypatch):
     one.close()
 
 
+def interrupted_at(number, monkeypatch):
+    """Ctrl-C after so many calls that change the disk; the list says whether it came."""
+    left, came = [number], []
+
+    def after(real):
+        def call(*given):
+            answer = real(*given)
+            left[0] -= 1
+            if not left[0]:
+                came.append(True)
+                raise KeyboardInterrupt
+            return answer
+
+        return call
+
+    for name in ("fsync", "replace"):
+        monkeypatch.setattr(store.os, name, after(getattr(os, name)))
+    return came
+
+
+def written_all_the_same(call, *given):
+    """As a loop that was interrupted goes on: close() is called again, by the end of the process at the latest."""
+    while True:
+        try:
+            return call(*given)
+        except KeyboardInterrupt:
+            pass
+
+
+def test_ctrl_c_within_a_writing_writes_nothing_twice(tmp_path, monkeypatch):
+    came, number = [True], 0
+    while came:
+        number += 1
+        one = Store(tmp_path / str(number), CONFIG)
+        one._soon = lambda: None
+        steps = 0
+        with monkeypatch.context() as patch:
+            came = interrupted_at(number, patch)
+            for whole in (True, False, False, False, True, False):
+                one.next = -math.inf if whole else math.inf
+                more = {"extra": {"late": 1.0}} if steps == 9 else {}  # a new column
+                one.append([record(steps + k, **more) for k in range(3)])
+                steps += 3
+                written_all_the_same(one.write)
+            written_all_the_same(one.close)
+        assert load(tmp_path / str(number))["step"].to_pylist() == list(range(steps)), number
+        assert sorted(path.name for path in one.folder.iterdir()) == ["lock", "monitor.json", "records.parquet"]
+    assert number > 10
+
+
+def test_trouble_of_another_kind_than_the_disks_loses_nothing(tmp_path, monkeypatch):
+    """The thread that writes goes on, and tries again."""
+    one = Store(tmp_path, CONFIG)
+    one._soon = lambda: None
+    with monkeypatch.context() as patch:
+
+        def no_memory(*_):
+            raise MemoryError("malloc of size 8 failed")
+
+        patch.setattr(store, "as_table", no_memory)
+        one.append([record(0)])
+        one.write()
+    assert one.problem == "malloc of size 8 failed"
+    with pytest.warns(UserWarning, match="records cannot be written: malloc"):
+        one.append([record(1)])
+    one.write()
+    assert load(tmp_path)["step"].to_pylist() == [0, 1] and not one.problem
+    one.close()
+
+
+def test_a_copy_of_the_process_does_not_say_what_is_watched(tmp_path):
+    one = Store(tmp_path, CONFIG)
+    one.pid += 1  # as in a fork
+    one.configure(CONFIG | {"parameters": 4})
+    assert one.writer is None and one.configured
+    one.pid -= 1
+    one.close()
+    assert store.config(tmp_path)["parameters"] == 3
+
+
 def test_a_hundred_thousand_rows(tmp_path):
     """One writing of 10^5 rows: exact, and small enough to be done again and again."""
     one = Store(tmp_path / "run", CONFIG)

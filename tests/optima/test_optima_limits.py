@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy import special
 
 from widemargin import Dataset, margins, optima
 from widemargin.optima import groups, losses, master, outputs, slide
@@ -182,6 +183,22 @@ def test_an_output_bias_of_many_points_takes_few_looks(monkeypatch):
     monkeypatch.setattr(outputs, "cross_entropy", lambda *args: looks.append(1) or real(*args))
     b = points.best_offset(t)
     assert np.abs(points.pull(t + b).sum(axis=0)).max() < 1e-9 * 60_000 and len(looks) < 30
+
+
+def test_the_best_offset_where_a_class_is_rare():
+    """Newton's method went where the loss is flat, and from there without end."""
+    w, start = np.array([0.92, 0.06, 0.0155, 0.0045]), np.array([-1.84, -0.65, -0.88, 1.18])
+    points = outputs.ClassPoints(np.arange(4), 4, w, 0.1, True, 0.0)
+    t = np.tile(start, (4, 1))
+    assert_allclose(special.softmax(start + points.best_offset(t)), w, rtol=1e-12)
+    t[0] += [1e-9, 0.0, 0.0, 0.0]  # not all the same any more
+    assert np.abs(points.pull(t + points.best_offset(t)).sum(axis=0)).max() <= 1e-12
+
+
+def test_the_best_offset_of_thousands_of_classes_takes_no_matrix(monkeypatch):
+    monkeypatch.setattr(np.linalg, "lstsq", lambda *_, **__: pytest.fail("a matrix of all classes was solved"))
+    points = outputs.ClassPoints(np.repeat(np.arange(300), 2), 300, np.full(600, 1 / 600), 0.1, True, 0.0)
+    assert_allclose(points.best_offset(np.zeros((600, 300))), np.zeros(300), atol=1e-12)
 
 
 def test_a_constant_is_there_even_when_the_time_is_over():

@@ -76,6 +76,18 @@ def test_what_was_kept_is_not_computed_again(tiny, tmp_path, monkeypatch):
     assert [verdict.measured for verdict in again.verdicts] == [verdict.measured for verdict in first.verdicts]
 
 
+def test_what_was_kept_and_is_damaged_is_computed_again(tmp_path):
+    """Whatever the damage: numpy raises nearly anything then, or gives fewer numbers."""
+    job, numbers = Job(folder=tmp_path), np.random.default_rng(0).integers(0, 9, 3000) / 8
+    job.keep("x", {}, lambda: {"v": numbers})
+    (path,) = (tmp_path / "kept").iterdir()
+    whole = path.read_bytes()
+    for k in range(0, len(whole), 37):
+        for damage in (b"\x00" * 20, bytes([whole[k] ^ 1])):
+            path.write_bytes(whole[:k] + damage + whole[k + len(damage) :])
+            assert job.keep("x", {}, lambda: {"v": numbers})["v"].tolist() == numbers.tolist()
+
+
 # ---------------------------------------------------------------- the rules
 
 

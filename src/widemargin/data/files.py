@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from widemargin.dataset import LABEL_COLUMNS, class_numbers, listed, takes_data, told
-from widemargin.disk import check_archive, check_array, fits_memory
+from widemargin.disk import check_archive, check_array, check_sums, fits_memory
 from widemargin.errors import did_you_mean
 from widemargin.types import Dataset, InputError, write_atomically
 
@@ -135,6 +135,7 @@ def read_npz(path: str | os.PathLike[str], names: Sequence[str]) -> dict[str, np
             if file.read(4) not in (b"PK\x03\x04", b"PK\x05\x06"):  # the second is an empty archive
                 raise InputError(f"{name}: this is not an .npz archive; write it with numpy.savez")
             check_archive(file, name)
+            check_sums(file)
             archive: Any
             with np.load(file, allow_pickle=False) as archive:
                 for key in names:

@@ -30,6 +30,7 @@ from widemargin.disk import (
     SETTINGS_BYTES,
     as_folder,
     check_archive,
+    check_sums,
     identity,
     make_folders,
     open_lock,
@@ -659,6 +660,7 @@ def _read_npz(path: Path) -> Row:
     try:
         content = io.BytesIO(read_file(path, MOST))
         check_archive(content, str(path))
+        check_sums(content)
         with np.load(content, allow_pickle=False) as file:
             return {name: np.asarray(file[name]) for name in file.files}
     except (InputError, MemoryError):  # the latter says nothing of the file

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from widemargin.errors import show
 from widemargin.flows import losses
 from widemargin.types import InputError
 
@@ -116,17 +118,45 @@ def joined_margins(parts: Sequence[tally.Margins]) -> tally.Margins:
     return tally.Margins(**joined, bad=torch.stack([part.bad for part in parts]).sum(), classes=parts[0].classes)
 
 
-def check_number(loss: Any) -> Tensor | float:
-    """A loss that was given with a step, copied; call it without gradients."""
-    said = f"a {type(loss).__name__}"
-    if isinstance(loss, Tensor):
-        if loss.numel() == 1 and not loss.is_complex():
-            return loss.clone()
-        said = str(tuple(loss.shape))
+def check_number(given: Any, what: str = "loss") -> Tensor | float:
+    """A loss that was given with a step, or another number, copied; call it without gradients."""
+    said = f"a {type(given).__name__}"
+    if isinstance(given, Tensor):
+        if given.numel() == 1 and not given.is_complex():
+            return given.clone()
+        said = str(tuple(given.shape))
     else:
         with suppress(TypeError, ValueError, OverflowError):
-            return float(loss)
-    raise InputError(f"loss must be one number, not {said}; reduce it first, or leave it out")
+            return float(given)
+    raise InputError(f"{what} must be one number, not {said}; reduce it first, or leave it out")
+
+
+def check_step(step: Any) -> int:
+    """A step that was given, as records hold it."""
+    with suppress(TypeError, ValueError):
+        if -(2**63) <= (whole := operator.index(step)) < 2**63:
+            return whole
+    raise InputError(f"step must be a whole number, not {show(step)}; count steps, or leave it out")
+
+
+def check_text(text: Any, what: str) -> None:
+    """Complain about a name that records cannot hold."""
+    if isinstance(text, str):
+        with suppress(UnicodeEncodeError):
+            text.encode()
+            return
+    raise InputError(f"{what}: {show(text)} is no text that can be written; give a name in letters")
+
+
+def check_names(name: Any, extra: Any) -> dict[str, Any]:
+    """What is to be kept with a record of that name: numbers by name."""
+    check_text(name, "name")
+    if not isinstance(extra, Mapping | None):
+        raise InputError(f"extra must be a dictionary of names and numbers, not {show(extra)}")
+    for key in extra or ():
+        check_text(key, "extra")
+    with torch.no_grad():
+        return {key: check_number(value, f"extra: {show(key)}") for key, value in (extra or {}).items()}
 
 
 def read_numbers(values: Sequence[Any]) -> list[float]:

@@ -27,7 +27,9 @@ from .held import (
     Batch,
     Gathering,
     Held,
+    check_names,
     check_number,
+    check_step,
     joined_margins,
     late_numbers,
     late_table,
@@ -222,7 +224,7 @@ class MarginMonitor:
         what `norms_now()` was before it: the margins belong to those parameters.
         """
         if not accumulate:
-            self._count = self._count + 1 if step is None else step
+            self._count = self._count + 1 if step is None else check_step(step)
             self._calls += 1
         if (self._calls - (not accumulate)) % self.every:
             return
@@ -287,6 +289,8 @@ class MarginMonitor:
         """
         if batches is not None and batches < 1:
             raise InputError(f"batches must be at least 1, not {batches}")
+        step = self._count if step is None else check_step(step)
+        more = check_names(name, extra)
         self.flush()
         reshard(self.model)
         self.named = dict(unwrap(self.model).named_parameters())  # load_state_dict(assign=True) puts new ones in place
@@ -303,7 +307,7 @@ class MarginMonitor:
             raise problem
         if margins.numbers is None:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
-        norms, more = self._norms(), dict(extra or {})
+        norms = self._norms()
         if over is not None:
             more |= {
                 LAYERS: over_layers(self.model, self.homogeneous, margins.numbers[tally.LEAST].item())
@@ -318,7 +322,7 @@ class MarginMonitor:
             self.loss,
             self.levels,
             name,
-            step=self._count if step is None else step,
+            step=step,
             name=name,
             norm=norms.pop(""),
             degree=self._degree,

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from widemargin.disk import as_folder, identity, is_locked, make_folders, open_lock, read_file, read_json
+from widemargin.errors import show
 from widemargin.forms import Misfit, listed, maybe, number, table, text, whole
 from widemargin.types import InputError, write_atomically
 
@@ -131,6 +132,8 @@ class Store:
         atexit.register(self.close)
 
     def configure(self, config: Mapping[str, Any]) -> None:
+        if os.getpid() != self.pid:  # as below: the folder is the training process's
+            return
         with _WRITING:
             self.config, self.configured = _as_json(config), False
         self._soon()
@@ -153,17 +156,24 @@ class Store:
         """Write what is new; `records.parquet` itself if it is time for it, or if `everything` is asked for."""
         with _WRITING:
             began = time.thread_time()
-            with self.guard:
-                rows, self.fresh = self.fresh, []
-            if rows:
-                self.tail = joined([self.tail, as_table(rows)])
             try:
+                self._take()
                 self._write_files(everything, began)
                 self.problem = ""
-            except (OSError, ValueError) as error:  # the latter where another program has changed records.parquet
-                self.problem = " ".join(str(error).split())
+            except Exception as error:  # of the disk, of memory, of records.parquet that another program has changed:
+                self.problem = " ".join(str(error).split()) or type(error).__name__  # whatever it is, it is tried again
             self.before = time.monotonic()
             self.seconds += time.thread_time() - began
+
+    # Ctrl-C may come anywhere, and close() be called again then. What is counted changes in one assignment, after the writing.
+
+    def _take(self) -> None:
+        """Move what has come to the tail."""
+        some = len(self.fresh)
+        if some:
+            tail = joined([self.tail, as_table(self.fresh[:some])])
+            with self.guard:
+                self.tail, self.fresh = tail, self.fresh[some:]
 
     def _write_files(self, everything: bool, began: float) -> None:
         if not self._is_there():
@@ -182,8 +192,7 @@ class Store:
     def _write_rows(self, everything: bool, began: float) -> None:
         soon = time.monotonic() < self.next and self.added + len(self.tail) <= self.written
         if not everything and soon:
-            self._add(self.tail)
-            self.tail = as_table([])
+            self._add(len(self.tail))
             give_back_memory()
             self.next += SHARE * (time.thread_time() - began)  # these writings count too
             return
@@ -192,22 +201,27 @@ class Store:
             write_atomically(self.folder / RECORDS, parquet_of(self.tail, self.written, self.added, self.folder))
         finally:  # a full disk is not tried every second either
             self.next = time.monotonic() + SHARE * (time.thread_time() - began)
-        self.written, self.added, self.tail = self.written + self.added + len(self.tail), 0, as_table([])
-        self.kept = 0
+        written, none = self.written + self.added + len(self.tail), as_table([])
+        self.written, self.added, self.tail, self.kept = written, 0, none, 0
         (self.folder / NEWEST).unlink(missing_ok=True)
         give_back_memory(everything=True)
 
-    def _add(self, rows: Any) -> None:
-        """Put rows at the end of newest.arrow; on an error it is as it was before."""
+    def _add(self, some: int) -> None:
+        """Move the first rows of the tail to the end of newest.arrow; on an error both are as they were before."""
+        rows, rest = self.tail.slice(0, some), self.tail.slice(some)
         path, after = self.folder / NEWEST, {b"after": str(self.written).encode()}
-        if not self.added or not set(rows.column_names) <= set(
-            self.schema.names
+        added = self.added + len(rows)
+        # Until the end: where that is not reached, nobody knows what the file holds, but that it begins with what was added.
+        schema, self.schema = self.schema, None
+        if (
+            not self.added or schema is None or not set(rows.column_names) <= set(schema.names)
         ):  # it begins, or has new columns from now on
-            both = rows if not self.added else joined([read_table(path).replace_schema_metadata(None), rows])
+            there = [read_table(path).slice(0, self.added).replace_schema_metadata(None)] if self.added else []
+            both = joined([*there, rows])
             write_atomically(path, arrow_bytes(both.replace_schema_metadata(after)))
-            self.schema = both.schema
+            schema = both.schema
         else:
-            content = arrow_bytes(widened([rows], self.schema), bare=True)
+            content = arrow_bytes(widened([rows], schema), bare=True)
             with path.open("r+b", buffering=0) as file:
                 end = file.seek(0, os.SEEK_END)
                 try:
@@ -216,17 +230,16 @@ class Store:
                     os.fsync(file.fileno())
                 except BaseException:
                     file.truncate(end)
+                    self.schema = schema
                     raise
-        self.added += len(rows)
-        self.kept = 0
+        self.schema, self.added, self.tail, self.kept = schema, added, rest, 0
 
     def _add_what_fits(self) -> None:
         """The disk has no room for all records: the first ones, as many as fit."""
         some = len(self.tail)
         while some and (self.added or some >= self.kept):  # a file with fewer would replace one that has them
             try:
-                self._add(self.tail.slice(0, some))
-                self.tail = self.tail.slice(some)
+                self._add(some)
                 some = min(some, len(self.tail))
             except OSError:
                 some //= 2
@@ -260,9 +273,10 @@ class Store:
         if self.problem:
             kept = f"all records are kept, the last {self.added + self.kept} of them in {NEWEST}: {self.problem}"
             if not self.folder.is_dir() or not self._is_there():
-                kept = f"{self.folder} is gone, and {self.written + self.added + len(self.tail)} records with it"
-            elif len(self.tail) > self.kept:
-                kept = f"the last {len(self.tail) - self.kept} records are lost: {self.problem}"
+                every = self.written + self.added + len(self.tail) + len(self.fresh)
+                kept = f"{self.folder} is gone, and {every} records with it"
+            elif lost := len(self.tail) - self.kept + len(self.fresh):
+                kept = f"the last {lost} records are lost: {self.problem}"
             warnings.warn(kept, stacklevel=3)
         self.closed = True
         self._unlock()
@@ -290,8 +304,8 @@ def row(record: Record) -> dict[str, Any]:
             raise InputError(f"extra: records have a column {key!r} already; choose another name")
         try:
             float(value)
-        except (TypeError, ValueError):
-            raise InputError(f"extra: {key!r} must be a number, not {str(value)[:40]!r}") from None
+        except (TypeError, ValueError, OverflowError):
+            raise InputError(f"extra: {show(key)} must be a number, not {show(value, 40)}") from None
     return {
         "step": record.step,
         "name": record.name,

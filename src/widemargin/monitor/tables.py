@@ -7,7 +7,7 @@ import ctypes
 import io
 import itertools
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -66,7 +66,8 @@ def joined(tables: Sequence[Any]) -> Any:
 def parquet_of(tail: Any, before: int, added: int, folder: Path) -> Callable[[BinaryIO], None]:
     """What writes all rows of a folder, a piece at a time so that memory does not grow with them, and then `tail`.
 
-    `before` are in records.parquet, `added` in newest.arrow.
+    `before` are in records.parquet, `added` in newest.arrow. They may hold more: those of `tail`, by a writing that was
+    interrupted when all was written and nobody had counted it yet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -83,7 +84,8 @@ def parquet_of(tail: Any, before: int, added: int, folder: Path) -> Callable[[Bi
             writer = stack.enter_context(pq.ParquetWriter(file, schema, use_dictionary=words))  # dictionaries take long
             some: list[Any] = []
             batches = () if old is None else old.iter_batches(PIECE, use_threads=False)
-            for batch in itertools.chain(batches, () if newest is None else _whole_ones(newest)):
+            more = () if newest is None else _whole_ones(newest)
+            for batch in itertools.chain(_first(batches, before), _first(more, added)):
                 some.append(pa.Table.from_batches([batch]))
                 if sum(map(len, some)) >= PIECE:
                     writer.write_table(widened(some, schema), PIECE)
@@ -91,6 +93,15 @@ def parquet_of(tail: Any, before: int, added: int, folder: Path) -> Callable[[Bi
             writer.write_table(widened([*some, tail], schema), PIECE)
 
     return write
+
+
+def _first(batches: Iterable[Any], rows: int) -> Iterator[Any]:
+    """Batches up to so many rows."""
+    for batch in batches:
+        yield batch.slice(0, rows)
+        rows -= len(batch)
+        if rows <= 0:
+            return
 
 
 def _whole_ones(stream: Any) -> Iterator[Any]:

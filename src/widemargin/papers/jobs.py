@@ -14,7 +14,6 @@ import io
 import json
 import platform
 import time
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import flows
-from widemargin.disk import make_folders
+from widemargin.disk import check_sums, make_folders
 from widemargin.types import Dataset, InputError, Trajectory, write_atomically
 
 from .verdicts import Verdict, plain, table
@@ -111,10 +110,15 @@ class Job:
         path = self.folder / "kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.npz"
         if path.is_file():
             try:
-                with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-                    return {k: kept[k] for k in kept.files}
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-                path.unlink()  # damaged: compute it again
+                with path.open("rb") as file:
+                    check_sums(file)
+                    with np.load(file, allow_pickle=False) as kept:
+                        if kept.files:
+                            return {k: kept[k] for k in kept.files}
+            except MemoryError:  # which says nothing of the file
+                raise
+            except Exception:  # damaged archives raise nearly anything: compute it again
+                path.unlink()
         self.say(name)
         arrays = {k: np.asarray(v) for k, v in compute().items()}
         content = io.BytesIO()
