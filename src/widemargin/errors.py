@@ -1,6 +1,7 @@
 """The one exception for bad input, and how values are shown in it. Every room has them."""
 
 import difflib
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,17 @@ def show(value: Any, most: int = 60) -> str:
     except Exception:  # an int of thousands of digits, or an object that cannot be shown
         text = f"a value of type {type(value).__name__}"
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def as_path(path: Any) -> str:
+    """The path of a file as text; an InputError for anything else."""
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = b""
+    if not isinstance(text, str):
+        raise InputError(f"{show(path)}: the path must be text")
+    return text
 
 
 def brief(self: Any, most: int = 300) -> str:

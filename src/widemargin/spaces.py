@@ -180,6 +180,22 @@ def as_truth(name: str, value: Any) -> bool:
     return bool(value)
 
 
+def as_numbers(what: str, values: Any) -> np.ndarray:
+    """An array of float64 of arrays, lists and tensors; an InputError where these are no real numbers."""
+    values = values.detach().cpu() if hasattr(values, "detach") else values
+    try:
+        array = np.asarray(values)
+        numbers = None if array.dtype.kind in "cMm" else np.asarray(array, dtype=np.float64)
+    except MemoryError:
+        raise
+    except Exception as error:  # objects may raise anything when they are made an array
+        why = " ".join(str(error).split())[:120] or type(error).__name__
+        raise InputError(f"{what} must hold real numbers only ({why})") from None
+    if numbers is None:  # numpy would drop what is imaginary, and count days
+        raise InputError(f"{what} must hold real numbers only, not {array.dtype}")
+    return numbers
+
+
 def extend(X: ArrayLike, *, bias: bool) -> np.ndarray:
     """Points X (n, d) as the neurons see them: as they are, or with `bias` with a last coordinate 1, (n, d + 1).
 
@@ -187,10 +203,10 @@ def extend(X: ArrayLike, *, bias: bool) -> np.ndarray:
     >>> wm.spaces.extend([[2.0], [3.0]], bias=True).tolist()
     [[2.0, 1.0], [3.0, 1.0]]
     """
-    X = np.asarray(X, dtype=np.float64)
+    X = as_numbers("points", X)
     if X.ndim != 2:
         raise InputError(f"points must have two dimensions (points, features), not {X.ndim}")
-    return np.hstack([X, np.ones((len(X), 1))]) if bias else X
+    return np.hstack([X, np.ones((len(X), 1))]) if as_truth("bias", bias) else X
 
 
 def sphere(m: int, D: int, seed: int = 0) -> np.ndarray:

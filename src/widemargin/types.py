@@ -26,10 +26,10 @@ from widemargin.dataset import Dataset as Dataset
 from widemargin.dataset import as_dataset
 from widemargin.disk import write_atomically as write_atomically
 from widemargin.errors import InputError as InputError  # every room takes them from here
-from widemargin.errors import NotRecorded, brief
+from widemargin.errors import NotRecorded, as_path, brief
 from widemargin.errors import show as show
 from widemargin.saved import FORMAT as FORMAT
-from widemargin.spaces import Space, as_space, extend
+from widemargin.spaces import Space, as_numbers, as_space, extend
 
 __all__ = ["Certificate", "Dataset", "InputError", "Measure", "Trajectory"]
 
@@ -233,7 +233,7 @@ class Certificate:
         is no factor.
         """
         factors = self._factors()
-        if convention is not None and convention not in factors:
+        if convention is not None and not (isinstance(convention, str) and convention in factors):
             raise InputError(
                 f"a certificate of kind {self.kind} ({self.convention}, {self.activation}) has no bounds in convention "
                 f"{str(convention)[:40]!r}, only in {', '.join(factors)}"
@@ -264,10 +264,7 @@ class Certificate:
         weights on the data (f2, ntk with transport l2, l2-regression, f2-optimum), and bn, whose normalisation is that of the
         data, need `data`. An InputError where the certificate holds no function.
         """
-        try:
-            X = np.asarray(X, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"X must be points of {self.d} numbers each, an array (n, {self.d})") from None
+        X = as_numbers(f"X, an array (n, {self.d}),", X)
         if X.ndim != 2 or X.shape[1] != self.d:
             raise InputError(f"points must have shape (n, {self.d}) for this certificate, not {X.shape}")
         why = self._no_function()
@@ -352,7 +349,7 @@ class Certificate:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write JSON, gzipped when the name ends in .gz, to a temporary name first."""
-        path = Path(path)
+        path = Path(as_path(path))
         text = json.dumps(self.payload(), allow_nan=False).encode()
         write_atomically(path, gzip.compress(text, 6) if path.suffix == ".gz" else text)
 
@@ -362,7 +359,7 @@ class Certificate:
 
         Nothing is proved by reading it: `verify` does that. A file of another form, or changed since, raises an InputError.
         """
-        return from_payload(saved.read(path), str(path))
+        return from_payload(saved.read(as_path(path)), str(path))
 
     def verify(self, data: Dataset | ArrayLike, y: ArrayLike | None = None) -> exact.Verdict:
         """Re-check both bounds in exact rational arithmetic, from the saved form alone, for `data` or points X and labels `y`."""

@@ -413,3 +413,30 @@ def test_targets_as_a_loss_takes_them(tmp_path):
     for loss in ("squared", "logistic"):
         with pytest.raises(InputError, match="3 classes"):
             data.load_for_loss(file, loss=loss)
+
+
+def test_a_label_that_is_missing_among_numbers(tmp_path):
+    path = tmp_path / "marks.csv"
+    for cell in ("NA", "?", "n/a", "null"):
+        path.write_text(f"a,b,y\n1,2,0\n2,3,{cell}\n3,1,1\n")
+        for how in ({}, {"multiclass": True}):
+            with pytest.raises(
+                InputError, match=r"column 'y' at row 1 \(line 3\) is empty, .*; give every row a label"
+            ):
+                data.load_file(path, **how)
+    path.write_text("a,b,y\n1,2,NA\n2,3,EU\n")  # North America
+    assert data.load_file(path).classes == ("EU", "NA")
+
+
+def test_one_class_is_told_what_to_do(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("a,b,y\n1,2,yes\n2,3,yes\n")
+    with pytest.raises(InputError, match=r"only one class \('yes'\); give points of at least two"):
+        data.load_file(path)
+
+
+def test_a_spreadsheet_that_says_what_separates(tmp_path):
+    path = tmp_path / "sheet.csv"
+    path.write_text("sep=;\na;b;y\n1;2;yes\n2;1;no\n")
+    with pytest.raises(InputError, match="the first line only says what separates columns; remove it"):
+        data.load_file(path)

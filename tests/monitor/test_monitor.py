@@ -1056,3 +1056,31 @@ def test_threads_measure_one_after_the_other():
         assert max(most) == 1 and len({(record.margin, record.degree) for record in monitor.records}) == 1
         assert len(copy.deepcopy(monitor)._records) == 20  # a lock itself has no copy
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("loss", [[], 10**400, np.array([1, 2])]),
+        ("class_axis", ["x", 1.0, np.array([1, -1]), 10**400]),
+        ("late", ["no", 1, None]),
+        ("heuristics", ["no", None, np.array([1, 0])]),
+        ("everything", ["no", 2]),
+        ("resume", ["no", 2]),
+        ("homogeneous", [np.array([1, 2]), np.array(5), 3]),
+        ("levels", [np.array(0.5), 3]),
+        ("norm", [np.array([1, 2]), 10**400]),
+    ],
+)
+def test_options_of_another_type(option, values):
+    """ "no" was taken for yes, and arrays were compared entry by entry."""
+    for value in values:
+        with pytest.raises(InputError) as caught:
+            MarginMonitor(torch.nn.Linear(2, 2), **{option: value})
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+def test_falls_of_what_are_no_records():
+    for value in (None, "run", [1], {}):
+        with pytest.raises(InputError, match="records must be a list of what a monitor recorded, not"):
+            falls(value)

@@ -196,6 +196,14 @@ def test_the_page_as_one_file(tmp_path, capsys):
     assert "page.html" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--data", "--run"])
+def test_a_page_in_a_file_does_not_drop_what_was_given(option, tmp_path, capsys):
+    """It was written as if nothing had been asked for, also where there was no such file."""
+    page = tmp_path / "page.html"
+    assert main(["play", option, str(tmp_path / "none"), "--out", str(page)]) == 2
+    assert f"leave {option} out" in capsys.readouterr().err and not page.exists()
+
+
 def test_runs_that_cannot_be_replayed(tmp_path, capsys):
     data = Dataset([[1.0, 0.5], [-1.0, 0.25]], [1, -1])
     flows.train(data, flows.TwoLayer(2, 4), flows.GD(), stop=3, keep=tmp_path / "bare")

@@ -20,6 +20,9 @@ def play(options: argparse.Namespace) -> int:
     if options.out is not None:
         check_writable(options.out)
         check_kept(options.out, [options.data])
+        for option, given in (("--data", options.data), ("--run", options.run_folder)):
+            if given is not None:  # a file has no place for them
+                raise InputError(f"--out writes the page without points of yours; leave {option} out, or --out")
         write_atomically(Path(options.out), playground.page_text().encode())
         say(f"the playground is written to {options.out}; open it in a browser")
         return 0

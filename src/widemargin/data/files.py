@@ -17,9 +17,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from widemargin.dataset import LABEL_COLUMNS, class_numbers, listed, takes_data, told
+from widemargin.dataset import LABEL_COLUMNS, as_dataset, class_numbers, listed, takes_data, told
 from widemargin.disk import check_archive, check_array, check_sums, fits_memory
-from widemargin.errors import did_you_mean
+from widemargin.errors import as_path, did_you_mean
 from widemargin.types import Dataset, InputError, write_atomically
 
 from .checks import MOST_POINTS, show
@@ -60,9 +60,7 @@ def load_file(
     """
     if targets and multiclass:
         raise InputError("targets are numbers and multiclass means labels; choose one of them")
-    text = os.fspath(path)
-    if not isinstance(text, str):
-        raise InputError(f"{show(text, 200)}: the path must be text")
+    text = as_path(path)
     if os.path.isdir(text):
         raise InputError(f"{show(text, 200)}: this is a folder; give the path of a data file")
     parts = text.split(",") if text.lower().endswith(".npy") and not os.path.isfile(text) else [text]
@@ -102,7 +100,8 @@ def save_dataset(data: Dataset, path: str | os.PathLike[str]) -> None:
     >>> wm.data.load("ten.csv").sha256() == data.sha256()
     True
     """
-    path = Path(path)
+    path = Path(as_path(path))
+    data = as_dataset(data)
     if path.suffix.lower() == ".npz":
         binary = io.BytesIO()
         np.savez_compressed(binary, X=data.X, y=data.y)
@@ -240,9 +239,11 @@ def _class_numbers(y: np.ndarray, name: str) -> tuple[np.ndarray, tuple[Any, ...
 def _two_labels(index: np.ndarray, classes: tuple[Any, ...], name: str) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels as -1, +1, and a note if they were others."""
     if len(classes) != 2:
-        count = "only one class" if len(classes) == 1 else f"{len(classes)} classes"
+        if len(classes) == 1:
+            raise InputError(f"{name}: y has only one class ({show(classes[0])}); give points of at least two")
         raise InputError(
-            f"{name}: y has {count} ({listed(classes)}); keep two classes, or read y with multiclass=True or targets=True"
+            f"{name}: y has {len(classes)} classes ({listed(classes)}); keep two classes, or read y with multiclass=True or "
+            "targets=True"
         )
     notes = () if classes == (-1, 1) else (told(classes),)
     return 2.0 * index - 1, notes
@@ -342,6 +343,8 @@ def _header(row: list[str], name: str) -> list[str]:
     seen: set[str] = set()
     for j, key in enumerate(header):
         if not key:
+            if header == ["sep=", ""]:  # of a spreadsheet that says what separates columns
+                raise InputError(f"{name}: the first line only says what separates columns; remove it")
             raise InputError(f"{name}: column {j} has no name in the header; name it, or remove a row index")
         if key in seen:
             raise InputError(f"{name}: two columns are named {show(key)}; give each a different name")
@@ -390,9 +393,11 @@ def _csv_target(cells: list[str], column: str, lines: list[int], name: str, targ
     """Numbers if all cells are numbers (or `targets` asks for them), otherwise text."""
     if targets or all(_number(cell) is not None for cell in cells):
         return _csv_numbers(cells, column, lines, name)
-    if "" in cells:
-        i = cells.index("")
-        raise InputError(f"{name}: column {show(column)} at row {i} (line {lines[i]}) is empty; give every row a label")
+    here = [cell for cell in cells if not _gone(cell)]
+    empty = _gone if here and all(_number(cell) is not None for cell in here) else "".__eq__  # of words NA may be one
+    if (i := next((i for i, cell in enumerate(cells) if empty(cell)), None)) is not None:
+        what = f"is empty, {show(cells[i])}" if cells[i] else "is empty"
+        raise InputError(f"{name}: column {show(column)} at row {i} (line {lines[i]}) {what}; give every row a label")
     longest = max(map(len, cells))
     if not fits_memory(4 * longest * len(cells), sum(map(len, cells))):  # numpy makes all as long as the longest
         raise InputError(

@@ -36,7 +36,11 @@ def check_fields(kind: type, given: Mapping[str, Any], what: str) -> None:
             if not _fits(value, name):
                 size = " below 2^63, or have a decimal point" if is_beyond(value) else ""
                 raise InputError(f"{what}: {field.name} must be {TYPES[name][1]}{size}, not {show(value)}")
-        elif not isinstance(value, list | tuple | np.ndarray) or not all(_fits(entry, each) for entry in value):
+        elif (
+            not isinstance(value, list | tuple | np.ndarray)
+            or np.ndim(value) == 0
+            or not all(_fits(entry, each) for entry in value)
+        ):
             raise InputError(f"{what}: {field.name} must be a list, each entry {TYPES[each][1]}, not {show(value)}")
 
 
@@ -54,8 +58,9 @@ def is_beyond(value: Any) -> bool:
 
 def _of_numpy(value: Any, name: str) -> bool:
     """Numbers of numpy are as good."""
-    kind = getattr(getattr(value, "dtype", None), "kind", "")
-    return getattr(value, "ndim", 1) == 0 and kind in {"float": "fiu", "int": "iu", "bool": "b"}.get(name, "")
+    return isinstance(value, np.generic) and value.dtype.kind in {"float": "fiu", "int": "iu", "bool": "b"}.get(
+        name, ""
+    )
 
 
 def only_plain(kind: type, given: Mapping[str, Any], what: str) -> dict[str, Any]:

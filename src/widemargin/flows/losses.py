@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from widemargin.errors import did_you_mean
+from widemargin.errors import did_you_mean, show
 from widemargin.types import InputError
 
 FAR = 40.0  # beyond it exp(-p) is below the rounding of 1 (torch's own threshold of 20 costs 2e-9)
@@ -59,9 +59,9 @@ LOSSES = {"exp": EXP, "logistic": LOGISTIC, "ce": LOGISTIC}
 def as_loss(name: str | Loss) -> Loss:
     if isinstance(name, Loss):
         return name
-    if name not in LOSSES:
+    if not isinstance(name, str) or name not in LOSSES:
         raise InputError(
-            f"unknown loss {name!r}{did_you_mean(name, (*LOSSES, 'squared'))}; choose exp, logistic, ce or squared"
+            f"unknown loss {show(name)}{did_you_mean(name, (*LOSSES, 'squared'))}; choose exp, logistic, ce or squared"
         )
     return LOSSES[name]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from widemargin.errors import did_you_mean
+from widemargin.errors import did_you_mean, show
 from widemargin.types import InputError
 
 from . import rules
@@ -46,8 +46,8 @@ def rule_kinds() -> dict[str, type[Rule]]:
 
 def rule_kind(name: str) -> type[Rule]:
     kinds = rule_kinds()
-    if name not in kinds:
-        raise InputError(f"unknown algorithm {name!r}{did_you_mean(name, kinds)}; choose among {', '.join(kinds)}")
+    if not isinstance(name, str) or name not in kinds:
+        raise InputError(f"unknown algorithm {show(name)}{did_you_mean(name, kinds)}; choose among {', '.join(kinds)}")
     return kinds[name]
 
 

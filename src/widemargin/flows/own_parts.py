@@ -15,6 +15,7 @@ from torch import Tensor
 from widemargin.types import InputError
 
 from .contract import Rule, State
+from .fields import check_fields
 from .nets import Net, Params
 from .problem import Problem
 
@@ -122,6 +123,8 @@ def check_rule(rule: Rule) -> None:
     name = type(rule).__name__
     if lacks(rule, Rule, "step"):
         raise InputError(f"the rule {name} has no step(problem, W, state); see `flows.Rule`")
+    if type(rule).__module__.startswith("widemargin."):  # fields of others are theirs
+        check_fields(type(rule), vars(rule), name)
     if rule.clock not in CLOCKS:
         raise InputError(f"the clock of the rule {name} must be {' or '.join(CLOCKS)}, not {rule.clock!r}")
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from widemargin.dataset import as_dataset
 from widemargin.errors import show
+from widemargin.spaces import as_numbers, as_truth
 from widemargin.types import Dataset, InputError
 
 from .contract import Rule
@@ -28,9 +30,11 @@ EARLY = 1e-6  # first log-spaced time over the last one
 Progress = Callable[[float, float, Mapping[str, float]], None]  # seconds, share done (NaN: unknown), last medians
 
 
-def check_whole(what: str, value: Any, least: int, most: int | None = None) -> None:
-    """An InputError unless the value is None or an integer of at least, and at most, so much."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
+def check_whole(what: str, value: Any, least: int, most: int | None = None, *, empty: bool = True) -> None:
+    """An InputError unless the value is an integer of at least, and at most, so much, or None where it may be `empty`."""
+    if not (value is None and empty) and (
+        isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least
+    ):
         raise InputError(f"{what} must be an integer of at least {least}, not {show(value)}")
     if value is not None and most is not None and value > most:
         raise InputError(f"{what} must be at most {most}, not {show(value)}")
@@ -56,10 +60,11 @@ class Stop:
 
     def __post_init__(self) -> None:
         check_whole("steps", self.steps, 1, COUNTED)
+        check_whole("check_every", self.check_every, 0, COUNTED)
         if self.time is not None and not (isinstance(self.time, int | float) and 0 < self.time <= sys.float_info.max):
             raise InputError(f"time must be a positive number, not {show(self.time)}")
-        if self.clock not in (None, "mean", "cb"):
-            raise InputError(f"there are two clocks, mean and cb, not {self.clock!r}")
+        if not (self.clock is None or (isinstance(self.clock, str) and self.clock in ("mean", "cb"))):
+            raise InputError(f"there are two clocks, mean and cb, not {show(self.clock)}")
         if not (self.until is None or isinstance(self.until, Event | str)):
             raise InputError(f"until must be an event or the name of one, not {type(self.until).__name__}")
 
@@ -99,9 +104,13 @@ class Record:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.observe, Iterable):
-            raise InputError(f"what is observed must be names or a dictionary of functions, not {self.observe!r}")
-        check_whole("points", self.points, 2, COUNTED)
+        if not isinstance(self.observe, Iterable) or getattr(self.observe, "ndim", 1) != 1:
+            raise InputError(f"what is observed must be names or a dictionary of functions, not {show(self.observe)}")
+        check_whole("points", self.points, 2, COUNTED, empty=False)
+        if not (self.progress is None or callable(self.progress)):
+            raise InputError(
+                f"progress must be a function of seconds, a share and medians, or None, not {show(self.progress)}"
+            )
         if self.test is not None:
             object.__setattr__(self, "test", as_dataset(self.test))
 
@@ -124,9 +133,10 @@ class Keep:
 
     def __post_init__(self) -> None:
         if not (self.out is None or isinstance(self.out, str | Path)):
-            raise InputError(f"out must be the path of a run folder, not {self.out!r}")
-        if not self.seconds >= 0:
-            raise InputError(f"seconds between checkpoints must not be negative, as {self.seconds!r} is")
+            raise InputError(f"out must be the path of a run folder, not {show(self.out)}")
+        as_truth("resume", self.resume)
+        if not (isinstance(self.seconds, Real) and self.seconds >= 0):
+            raise InputError(f"seconds between checkpoints must be a number of at least 0, not {show(self.seconds)}")
         if self.out is None and self.resume:
             raise InputError("there is nothing to resume without a run folder; give out")
 
@@ -166,14 +176,14 @@ def _marks(record: Record, stop: Stop, length: float) -> tuple[np.ndarray, bool,
     times, steps, time = record.times, stop.steps, stop.time
     if isinstance(times, str):
         if times != "log":
-            raise InputError(f"times must be 'log' or a list of numbers, not {times!r}")
+            raise InputError(f"times must be 'log' or a list of numbers, not {show(times)}")
         if time is not None:
             ladder = np.geomspace(min(max(EARLY * time, length), time), time, record.points - 1)
             ladder[-1] = time  # geomspace rounds
             return np.unique(np.concatenate([[0.0], ladder])), True, steps
         steps = steps or MOST
         return log_steps(steps, record.points), False, steps
-    given = np.unique(np.asarray(times, dtype=np.float64))
+    given = np.unique(as_numbers("times", times))
     if given.size == 0 or not np.isfinite(given).all() or given[0] < 0:
         raise InputError("times must be a list of numbers, none of them negative")
     if time is None and (given != given.round()).any():

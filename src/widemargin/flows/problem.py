@@ -83,7 +83,8 @@ class Problem:
 
 def as_outputs(keys: Mapping[str, Any]) -> str:
     """How a loss and a network take labels (`Dataset.labelled`): targets, classes 0 and 1, or signs."""
-    if keys.get("loss") == "squared":
+    loss = keys.get("loss")
+    if isinstance(loss, str) and loss == "squared":  # arrays compare entry by entry
         return "values"
     return "numbers" if getattr(keys.get("net"), "outputs", 1) > 1 else "signs"
 
@@ -128,7 +129,7 @@ def pose(
     X = np.stack([extend(data.X, bias=bias) for data in sets])
     if X.shape[2] != net.d:
         raise InputError(f"the network takes {net.d} features but the data has {X.shape[2]}")
-    if loss == "squared":
+    if isinstance(loss, str) and loss == "squared":
         for each in sets:
             if each.y.ndim > 1:
                 raise InputError(

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from widemargin import notebooks
 from widemargin.dataset import takes_data
-from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash
+from widemargin.spaces import as_truth
+from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash, show
 
 from . import observe as observing
 from . import runs
@@ -32,7 +33,7 @@ from ._graph import Stepper
 from .contract import DIVERGED, FINISHED, Rule, State, each, restored, true_params
 from .nets import Net, Params, trial_numbers
 from .own_parts import begun, check_net, check_room, check_rule
-from .plan import Keep, Progress, Record, Schedule, Stop, check_whole, schedule
+from .plan import COUNTED, Keep, Progress, Record, Schedule, Stop, check_whole, schedule
 from .problem import Problem, as_outputs, pose
 
 BLINK = 0.2  # seconds between reports of progress
@@ -78,8 +79,9 @@ def train(
     >>> float(run.records["train_error"][-1].max())
     0.0
     """
-    sets = [data] if isinstance(data, Dataset) else list(data)
+    sets = [data] if isinstance(data, Dataset) else [] if data is None else list(data)
     _check(sets, net, rule, trials, seed, device, dtype)
+    bias = as_truth("bias", bias)
     stop = stop if isinstance(stop, Stop) else Stop(stop)
     record = record if isinstance(record, Record) else Record(record)
     keep = keep if isinstance(keep, Keep) else Keep(keep)
@@ -517,20 +519,20 @@ def _check(sets: list[Dataset], net: Any, rule: Any, trials: Any, seed: Any, dev
     if not isinstance(rule, Rule):
         raise InputError(f"rule must be a rule, such as those of widemargin.flows, not {type(rule).__name__}")
     check_rule(rule)
-    check_whole("trials", _count(trials), 1)
-    check_whole("seed", seed, 0)
+    check_whole("trials", _count(trials), 1, COUNTED)
+    check_whole("seed", seed, 0, empty=False)
     if trials is not None and len(sets) > 1 and _count(trials) != len(sets):
         raise InputError(
             f"there are {len(sets)} data sets but trials={_count(trials)}; give one set, or one for each trial"
         )
-    if dtype not in ("float32", "float64"):
-        raise InputError(f"dtype must be float32 or float64, not {dtype!r}")
+    if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
+        raise InputError(f"dtype must be float32 or float64, not {show(dtype)}")
     check_device(device)
 
 
 def _count(trials: Any) -> Any:
     """How many trials are asked for: a number, or numbers of trials."""
-    if not isinstance(trials, list | tuple | range | np.ndarray):
+    if not isinstance(trials, list | tuple | range | np.ndarray) or not np.ndim(trials):
         return trials
     if any(isinstance(trial, bool) or not isinstance(trial, int | np.integer) or trial < 0 for trial in trials):
         raise InputError("the numbers of trials must be integers from 0")

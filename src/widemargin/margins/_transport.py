@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin.dataset import takes_data
-from widemargin.errors import brief
-from widemargin.spaces import ReLU
+from widemargin.errors import brief, show
+from widemargin.spaces import ReLU, as_numbers
 from widemargin.types import Dataset, InputError, Measure
 
-from .door import check_number, enter
+from .door import check_count, check_number, check_seed, enter
 
 Transport = Callable[[np.ndarray], np.ndarray]
 
@@ -106,9 +106,9 @@ def transport_margin(
     """
     check_confidence(confidence)
     if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 2:
-        raise InputError(f"samples must be a whole number of at least 2, not {samples!r}")
-    if not radius > 0:
-        raise InputError(f"radius must be positive, not {radius!r}")
+        raise InputError(f"samples must be a whole number of at least 2, not {show(samples)}")
+    radius = check_number("radius", radius, "be positive", lambda size: size > 0)
+    check_seed("transport_margin", seed)
     door = enter(data, ReLU(bias=bias), 0.5, None)
     X, y, (n, D) = door.X, door.y, door.X.shape
     reach, tail = (float(radius), 0.0) if radius <= FAR else (FAR, TAIL)
@@ -166,10 +166,13 @@ def check_confidence(confidence: float) -> None:
 
 
 def _values(theta: Transport, W: np.ndarray) -> np.ndarray:
+    if not callable(theta):
+        raise InputError(f"theta must be a function of rows w = (a, v), not {show(theta)}")
     try:
-        values = np.array(theta(W), dtype=np.float64)
+        given = theta(W)
     except (TypeError, ValueError) as error:
         raise InputError(f"theta must map rows w = (a, v) to rows of numbers ({error})") from None
+    values = np.array(as_numbers("what theta returns", given))
     if values.shape != W.shape:
         raise InputError(f"theta must return one row per row of its argument, shape {W.shape}, not {values.shape}")
     size = np.linalg.norm(values, axis=1)
@@ -236,13 +239,15 @@ def parity_transport(
     >>> low <= math.sqrt(2 / math.pi) / 4 <= high
     True
     """
-    if part not in ("inner", "outer"):
-        raise InputError(f"part must be 'inner' or 'outer', not {part!r}")
-    if convention not in ("corrected", "printed"):
-        raise InputError(f"convention must be 'corrected' or 'printed', not {convention!r}")
-    pair = [int(i) for i in S]
-    if len(pair) != 2 or pair[0] == pair[1] or not all(0 <= i < d for i in pair):
-        raise InputError(f"S must hold two different coordinates of 0..{d - 1}, not {tuple(S)}")
+    if not isinstance(part, str) or part not in ("inner", "outer"):
+        raise InputError(f"part must be 'inner' or 'outer', not {show(part)}")
+    if not isinstance(convention, str) or convention not in ("corrected", "printed"):
+        raise InputError(f"convention must be 'corrected' or 'printed', not {show(convention)}")
+    d = check_count("d", d, 2)
+    pair = as_numbers("S", S).tolist()
+    if not isinstance(pair, list) or len(pair) != 2 or pair[0] == pair[1] or not all(i in range(d) for i in pair):
+        raise InputError(f"S must hold two different coordinates of 0..{d - 1}, not {show(S)}")
+    pair = [int(i) for i in pair]
     signs = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]])
     beta = np.zeros((4, d))
     beta[:, pair] = signs / math.sqrt(2)
@@ -294,7 +299,7 @@ def _outer(values: np.ndarray, W: np.ndarray) -> np.ndarray:
 
 
 def _vector(name: str, values: ArrayLike) -> np.ndarray:
-    vector = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    vector = np.atleast_1d(as_numbers(name, values))
     if vector.ndim != 1 or len(vector) == 0 or not np.isfinite(vector).all():
         raise InputError(f"{name} must be one row of finite numbers")
     return vector

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from widemargin.data import dyadic
-from widemargin.spaces import ReLU
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.spaces import ReLU, as_numbers
+from widemargin.types import Certificate, Dataset, InputError, show
 
 from . import rows
 from .answers import solves
@@ -93,8 +93,9 @@ def batchnorm(
     >>> abs(cert.lower - 1) < 1e-3, cert.verify(data).ok
     (True, True)
     """
-    if part not in PARTS:
-        raise InputError(f"part must be one of {', '.join(PARTS)}, not {part!r}")
+    if not isinstance(part, str) or part not in PARTS:
+        raise InputError(f"part must be one of {', '.join(PARTS)}, not {show(part)}")
+    check_count("batchnorm: moves", moves, 0)
     for name, value in (("eps", eps), ("displacement", displacement)):
         check_number(name, value, "be zero or a positive number", lambda size: 0 <= size < math.inf)
     door = enter(data, ReLU(bias=False), tol, time_limit, progress, memory=memory)
@@ -233,11 +234,8 @@ def _inner_layer(d: int, width: int, seed: int, trial: int, V0: ArrayLike | None
             raise InputError("batchnorm: a0 needs V0, the inner weights that belong to it")
         rng = np.random.default_rng([seed, trial])
         return _Layer(d, rng.standard_normal(width) / np.sqrt(width), None, int(seed), int(trial))
-    try:
-        V = np.array(V0, dtype=np.float64)
-        a = None if a0 is None else np.array(a0, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"batchnorm: V0 and a0 must hold numbers only ({error})") from None
+    V = np.array(as_numbers("batchnorm: V0", V0))
+    a = None if a0 is None else np.array(as_numbers("batchnorm: a0", a0))
     if V.ndim != 2 or V.shape[1] != d or len(V) == 0:
         raise InputError(f"batchnorm: V0 must have shape (m, {d}), one row per neuron, not {V.shape}")
     if a is None:

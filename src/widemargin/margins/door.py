@@ -322,7 +322,7 @@ def choose_space(space: Space | None, bias: bool | None, activation: str | None)
         return as_space(usual or "relu", bias=False if bias is None else bias)
     if not isinstance(space, Space):
         raise InputError(
-            f"space must be one of widemargin.spaces, not {space!r}; a bias or an activation goes by its name"
+            f"space must be one of widemargin.spaces, not {show(space)}; a bias or an activation goes by its name"
         )
     bias = None if bias is None else as_truth("bias", bias)
     for name, asked, has in (("bias", bias, space.bias), ("activation", usual, space.activation)):

@@ -18,9 +18,9 @@ import torch
 from scipy import linalg
 
 from widemargin.dataset import takes_data_second
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import Certificate, Dataset, InputError, Measure, show
 
-from .door import EPS, LOST, Door, Progress, about, check_progress, check_seed, lost
+from .door import EPS, LOST, Door, Progress, about, check_data, check_progress, check_seed, lost
 from .programs import ColumnLP
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
@@ -365,6 +365,9 @@ def prune(measure: Measure, data: Dataset) -> Measure:
     >>> len(thin.mass) <= 5, np.allclose(thin(data.X), wide(data.X)), thin.norm <= wide.norm + 1e-12
     (True, True, True)
     """
+    if not isinstance(measure, Measure):
+        raise InputError(f"measure must be a widemargin.Measure, such as cert.primal, not {show(measure)}")
+    check_data(data)
     unit = measure.normalized()
     if unit.theta.shape[1] != data.d + measure.bias:
         raise InputError(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from widemargin.spaces import ReLU
+from widemargin.spaces import ReLU, as_numbers
 from widemargin.types import Certificate, Dataset, InputError
 from widemargin.verify.kernels import GIVEN
 
@@ -75,10 +75,7 @@ def tangent(
 
 def _jacobian(data: Dataset, jacobian: ArrayLike | Callable[[np.ndarray], ArrayLike]) -> np.ndarray:
     values = jacobian(data.X) if callable(jacobian) else jacobian
-    try:
-        J = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the jacobian must hold numbers only ({error})") from None
+    J = np.array(as_numbers("the jacobian", values))
     if J.ndim != 2 or len(J) != data.n or J.shape[1] == 0:
         raise InputError(f"the jacobian must have shape ({data.n}, P), one row per point, not {J.shape}")
     size = np.maximum(J.max(axis=1), -J.min(axis=1))

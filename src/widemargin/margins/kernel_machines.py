@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
 
-from widemargin.spaces import Space, as_space, sphere
+from widemargin.spaces import Space, as_numbers, as_space, sphere
 from widemargin.types import Certificate, Dataset, InputError
 from widemargin.verify.kernels import GIVEN
 
@@ -21,6 +21,8 @@ from .door import (
     EPS,
     Door,
     Progress,
+    check_count,
+    check_seed,
     choose_space,
     enter,
     equal_rows,
@@ -213,13 +215,12 @@ def random_features(
 def unit_directions(directions: int | ArrayLike, door: Door, seed: int) -> tuple[np.ndarray, bool]:
     """Directions (m, D) as given, or m uniform ones; and whether they were drawn here."""
     D = door.X.shape[1]
-    if isinstance(directions, int | np.integer):
-        door.limits.hold(DIRECTION * int(directions) * D, f"{int(directions)} directions in {D} dimensions")
-        return sphere(int(directions), D, seed), True
-    try:
-        V = np.array(directions, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"directions must hold numbers only ({error})") from None
+    if isinstance(directions, int | np.integer) and not isinstance(directions, bool):
+        check_seed("directions", seed)
+        m = check_count("directions", directions, 1)
+        door.limits.hold(DIRECTION * m * D, f"{m} directions in {D} dimensions")
+        return sphere(m, D, seed), True
+    V = np.array(as_numbers("directions", directions))
     if V.ndim != 2 or V.shape[1] != D or len(V) == 0:
         raise InputError(f"directions must have shape (m, {D}), one row per direction, not {V.shape}")
     top = np.abs(V).max(axis=1)
@@ -238,10 +239,7 @@ def _gram(door: Door, kernel: Kernel) -> tuple[np.ndarray, bool]:
         )
     door.limits.hold(MATRICES * float(n) * n, f"the kernel matrix of {n} points")
     values = kernel(points, points) if callable(kernel) else kernel
-    try:
-        given = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the kernel matrix must hold numbers only ({error})") from None
+    given = as_numbers("the kernel matrix", values)
     if given.shape != (n, n):
         raise InputError(
             f"the kernel matrix must have shape ({n}, {n}), one row and column per point, not {given.shape}"

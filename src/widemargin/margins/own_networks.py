@@ -15,7 +15,7 @@ from widemargin.errors import brief, show
 from widemargin.spaces import extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory, neurons
 
-from .door import Progress
+from .door import Progress, check_data
 from .models import Layers, layers, of_run
 from .multiclass import margins as class_margins
 from .multiclass import multiclass_f1
@@ -126,6 +126,7 @@ def of(
     >>> print(str(wm.margins.of(net, X, y))[:50])
     normalised margin 0.2828, 80.0 % of the largest; t
     """
+    check_data(data)
     search: dict[str, Any] = {
         "tol": tol, "time_limit": time_limit, "memory": memory, "seed": seed, "progress": progress,
     }  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize, sparse
 
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.types import Certificate, Dataset, InputError, show
 
 from . import qp
 from ._sign_tree import NODES, TREE_DIMENSIONS, SignTree
@@ -64,9 +64,9 @@ def projected(
     try:
         rank = operator.index(rank)
     except TypeError:
-        raise InputError(f"rank must be an integer, not {rank!r}") from None
+        raise InputError(f"rank must be an integer, not {show(rank)}") from None
     if not 1 <= rank <= data.d:
-        raise InputError(f"{data.name}: rank must lie between 1 and d = {data.d}, not {rank}")
+        raise InputError(f"{data.name}: rank must lie between 1 and d = {data.d}, not {show(rank)}")
     check_count("restarts", restarts, 1)
     check_seed("projected", seed)
     if len(np.unique(door.y)) < 2:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import linalg
 
 from widemargin.spaces import as_space
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.types import Certificate, Dataset, InputError, Measure, show
 
 from . import _relations, interpolation
 from .answers import solves
@@ -61,8 +61,8 @@ def min_norm_l1(
     >>> abs(cert.upper - 2) < 1e-3, cert.verify(one).ok
     (True, True)
     """
-    if activation != "relu":
-        raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {activation!r}")
+    if not isinstance(activation, str) or activation != "relu":
+        raise InputError(f"the smallest l1 norm is computed for activation 'relu' only, not {show(activation)}")
     space = as_space(activation, bias=bias)
     door = enter(data, space, tol, time_limit, memory=memory, signs=False)
     check_progress(progress)

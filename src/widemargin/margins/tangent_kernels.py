@@ -32,7 +32,7 @@ from scipy.special import gammainc, gammaln
 
 from widemargin import kernels
 from widemargin.spaces import ReLU
-from widemargin.types import Certificate, Dataset, InputError
+from widemargin.types import Certificate, Dataset, InputError, show
 
 from . import qp, rows
 from ._transport import (
@@ -96,7 +96,10 @@ def ntk_kernel(X: ArrayLike, Z: ArrayLike | None = None, *, part: str = "total",
     """
     check_part(part)
     space = ReLU(bias=bias)
-    return kernels.ntk(space.extend(X), None if Z is None else space.extend(Z), part)
+    points, others = space.extend(X), None if Z is None else space.extend(Z)
+    if others is not None and others.shape[1] != points.shape[1]:
+        raise InputError(f"X has {points.shape[1]} columns and Z has {others.shape[1]}; give points of one space")
+    return kernels.ntk(points, others, part)
 
 
 @solves()
@@ -140,12 +143,12 @@ def ntk(
     """
     check_part(part)
     check_confidence(confidence)
-    if transport not in ("sup", "l2"):
-        raise InputError(f"transport must be 'sup' or 'l2', not {transport!r}")
+    if not isinstance(transport, str) or transport not in ("sup", "l2"):
+        raise InputError(f"transport must be 'sup' or 'l2', not {show(transport)}")
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 2):
-        raise InputError(f"samples must be a whole number of at least 2, not {samples!r}")
+        raise InputError(f"samples must be a whole number of at least 2, not {show(samples)}")
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise InputError(f"seed must be a whole number that is not negative, not {seed!r}")
+        raise InputError(f"seed must be a whole number that is not negative, not {show(seed)}")
     tol = tol if tol is not None else 1e-6 if transport == "l2" else 0.05
     door = enter(data, ReLU(bias=bias), tol, time_limit, progress, memory=memory)
     if transport == "l2":
@@ -256,8 +259,8 @@ def ntk(
 
 
 def check_part(part: str) -> None:
-    if part not in PARTS:
-        raise InputError(f"part must be 'total', 'outer' or 'inner', not {part!r}")
+    if not isinstance(part, str) or part not in PARTS:
+        raise InputError(f"part must be 'total', 'outer' or 'inner', not {show(part)}")
 
 
 # --- the L2 version --------------------------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 
 from widemargin.dataset import takes_data
-from widemargin.errors import brief
+from widemargin.errors import brief, show
 from widemargin.pricing.points import reduce_rank
 from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
 from . import programs
-from .door import Progress, enter
+from .door import Progress, check_number, enter
 from .engine import prune, threads
 from .wide_networks import f1
 
@@ -85,11 +85,15 @@ def width_margin_curve(
     >>> float(curve.lower[0]), bool(abs(curve.lower[1] - 2**0.5 / 8) < 1e-3)  # one neuron cannot; four can
     (0.0, True)
     """
+    if np.ndim(widths) != 1 and not isinstance(widths, range):
+        raise InputError(f"widths must be a list of numbers of neurons, not {show(widths)}")
     for m in widths:
         if isinstance(m, bool) or not isinstance(m, int | np.integer) or m < 1:
-            raise InputError(f"widths must be positive integers, not {m!r}")
+            raise InputError(f"widths must be positive integers, not {show(m)}")
     if len(widths) == 0:
         raise InputError("widths is empty; give at least one number of neurons")
+    most = check_number("time_limit", time_limit, "be a positive number of seconds", lambda seconds: seconds > 0)
+    time_limit = min(most, 1e18)
     started = time.perf_counter()
     certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed, device=device, progress=progress)
     wide = None if certificate.primal is None else prune(certificate.primal, data)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from widemargin.errors import show
+from widemargin.spaces import as_truth
 from widemargin.types import InputError
 
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
@@ -85,11 +86,23 @@ def shares_examples(model: nn.Module) -> bool:
     return max(splits, default=0) > fsdp
 
 
+def check_switches(class_axis: Any, late: Any, **truths: Any) -> None:
+    """Complain about what is neither on nor off, and Python would take for one of them."""
+    if not (class_axis is None or (isinstance(class_axis, int) and class_axis in (-1, 1))):
+        raise InputError(
+            f"class_axis must be -1 (the classes are the last axis of the logits) or 1, not {show(class_axis)}"
+        )
+    if not isinstance(late, bool | torch.dtype):
+        raise InputError(f"late must be True, False or the dtype of the softmax, not {show(late)}")
+    for name, value in truths.items():
+        as_truth(name, value)
+
+
 def check_settings(every: Any, levels: Any, degree: Any, has_names: bool) -> None:
     """Complain about settings of a monitor that are not of their types, or out of range."""
     if not isinstance(every, int | np.integer) or isinstance(every, bool) or every < 1:
         raise InputError(f"every must be a whole number of at least 1, not {show(every)}")
-    listed = isinstance(levels, Iterable) and not isinstance(levels, str | bytes | Iterator)
+    listed = isinstance(levels, Iterable) and not isinstance(levels, str | bytes | Iterator) and np.ndim(levels) == 1
     if not listed or not all(isinstance(level, int | float | np.number) and 0 <= level <= 1 for level in levels):
         raise InputError(f"levels are a list of shares of the examples, from 0 to 1, not {show(levels)}")
     if degree is not None and not (isinstance(degree, int | np.integer) and degree >= 1 and has_names):
@@ -224,7 +237,12 @@ def names_of(asked: Any, model: nn.Module) -> tuple[str, ...]:
     inner = unwrap(model)
     known = dict(inner.named_parameters())
     names = asked(inner) if callable(asked) else asked
-    if isinstance(names, str) or not isinstance(names, Iterable) or not (names := tuple(dict.fromkeys(names))):
+    if (
+        isinstance(names, str)
+        or not isinstance(names, Iterable)
+        or getattr(names, "ndim", 1) != 1
+        or not (names := tuple(dict.fromkeys(names)))
+    ):
         raise InputError('homogeneous must be "auto", a list of names of parameters or a function of the model')
     unknown = [name for name in names if name not in known]
     if unknown:

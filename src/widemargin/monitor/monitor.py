@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from widemargin.errors import show
 from widemargin.flows import losses
 from widemargin.types import InputError
 
@@ -52,6 +53,7 @@ from .model import (
     blocks,
     check_model,
     check_settings,
+    check_switches,
     device_of,
     evaluating,
     is_causal,
@@ -144,12 +146,9 @@ class MarginMonitor:
         resume: bool = False,
         group: Any = None,
     ):
-        if loss not in LOSSES:
-            raise InputError(f"unknown loss {loss!r}; choose {', '.join(LOSSES)}")
-        if class_axis not in (None, -1, 1):
-            raise InputError(
-                f"class_axis must be -1 (the classes are the last axis of the logits) or 1, not {class_axis}"
-            )
+        if not isinstance(loss, str) or loss not in LOSSES:
+            raise InputError(f"unknown loss {show(loss)}; choose {', '.join(LOSSES)}")
+        check_switches(class_axis, late, heuristics=heuristics, everything=everything, resume=resume)
         check_settings(every, levels, degree, has_names=not isinstance(homogeneous, (str, Homogeneous)))
         check_model(model)
         self._group, self._sharded = group, is_sharded(model)
@@ -180,7 +179,7 @@ class MarginMonitor:
             if homogeneous.names:
                 names_of(homogeneous.names, model)
             self._settle(homogeneous)
-        elif homogeneous != "auto" or isinstance(homogeneous, (list, tuple)):
+        elif not isinstance(homogeneous, str) or homogeneous != "auto":
             self._asked = names_of(homogeneous, model)
         loggers = log if isinstance(log, (list, tuple)) else [log]
         self._loggers = [as_logger(logger) for logger in loggers]

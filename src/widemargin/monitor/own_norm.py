@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 from .model import WIDE, Norms, lengths, local_part, on_host, squared
 
@@ -109,8 +109,8 @@ def own_geometry(
     |weight|_op (norm=)
     """
     names = list(named) if names is None else list(names)
-    if norm is not None and norm not in NORMS:
-        raise InputError(f"norm must be one of {', '.join(NORMS)}, not {norm!r}")
+    if norm is not None and not (isinstance(norm, str) and norm in NORMS):
+        raise InputError(f"norm must be one of {', '.join(NORMS)}, not {show(norm)}")
     if optimizer is None:
         if norm is None:
             raise InputError("there is neither an optimizer nor a norm; give one of them")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from widemargin.flows import losses
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 from . import tally as t
 from .own_norm import Geometry
@@ -230,6 +230,8 @@ def falls(records: Sequence[Record], geometry: Geometry | None = None, half: Seq
     never fell in 1 pairs of records
     """
     for given in (records, half or ()):
+        if not isinstance(given, list | tuple) or not all(isinstance(record, Record) for record in given):
+            raise InputError(f"records must be a list of what a monitor recorded, not {show(given)}")
         names = dict.fromkeys(getattr(record, "name", "") for record in given)
         if len(names) > 1:
             raise InputError(

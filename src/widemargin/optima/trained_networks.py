@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from widemargin.dataset import takes_data_second
 from widemargin.kinds import labels_for_loss
 from widemargin.margins.answers import finish
+from widemargin.margins.door import check_data
 from widemargin.margins.engine import Progress
 from widemargin.margins.models import layers
 from widemargin.types import Certificate, Dataset, InputError, Measure, check_device, show
@@ -155,6 +156,7 @@ def gap(
     >>> round(found.objective, 4), found.above < 2e-3
     (0.18, True)
     """
+    check_data(data)
     check_device(device)
     net = layers(model)
     if data.d != net.W.shape[1]:

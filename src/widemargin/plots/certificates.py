@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from widemargin import kinds
-from widemargin.dataset import takes_data_second
-from widemargin.types import Certificate, Dataset, InputError, Measure
+from widemargin.dataset import as_dataset, takes_data_second
+from widemargin.types import Certificate, Dataset, InputError, Measure, show
 
 from .style import DRAWN_SHARE, INK, LOG_RATIO, MINUS, PLUS, QUIET, THIRD, figure_of, legend, logarithmic, short
 
@@ -33,8 +34,14 @@ def intervals(certs: Sequence[Certificate], marks: Mapping[str, float] | None = 
     >>> len(figure.axes)
     1
     """
+    certs = [certs] if isinstance(certs, Certificate) else list(certs) if isinstance(certs, Sequence) else [certs]
     if not certs:
         raise InputError("there is no certificate to draw; give at least one")
+    for cert in certs:
+        if not isinstance(cert, Certificate):
+            raise InputError(f"certs must be certificates, such as margins.f1 returns, not {show(cert)}")
+    if not (marks is None or (isinstance(marks, Mapping) and all(isinstance(v, Real) for v in marks.values()))):
+        raise InputError(f"marks must be a dictionary of names and numbers, not {show(marks)}")
     known = dict(marks or {})
     figure, (axes,) = figure_of(8.0, 1.9 + 0.62 * len(certs))
     values = [v for c in certs for v in (c.lower, c.upper) if math.isfinite(v)] + list(known.values())
@@ -92,11 +99,14 @@ def neurons(measure: Measure, axes: tuple[int, int] = (0, 1)) -> Figure:
     >>> len(figure.axes)  # directions and masses
     2
     """
+    if not isinstance(measure, Measure):
+        raise InputError(f"measure must be a widemargin.Measure, such as cert.primal, not {show(measure)}")
     unit = measure.normalized()
-    i, j = axes
     D = unit.theta.shape[1]
-    if i == j or not (0 <= i < D and 0 <= j < D):
-        raise InputError(f"axes must be two different coordinates from 0 to {D - 1}, not {axes!r}")
+    two = isinstance(axes, tuple | list) and len(axes) == 2 and all(isinstance(k, Integral) for k in axes)
+    if not two or axes[0] == axes[1] or not all(0 <= k < D for k in axes):
+        raise InputError(f"axes must be two different coordinates from 0 to {D - 1}, not {show(axes)}")
+    i, j = axes
     figure, (plane, bars) = figure_of(9.6, 4.7, 2, [1.0, 1.15])
     order = np.argsort(-np.abs(unit.mass), kind="stable")
     total = max(float(np.abs(unit.mass).sum()), 1e-300)
@@ -148,7 +158,12 @@ def progress(records: Sequence[Record], title: str = "Bounds over time", ylabel:
     >>> len(figure.axes)  # the bounds, and their gap
     2
     """
-    rows = [(float(s), float(lower), float(upper)) for s, lower, upper, *_ in records]
+    try:
+        rows = [(float(s), float(lower), float(upper)) for s, lower, upper, *_ in records]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"records must be a list of (seconds, lower, upper, message), as progress of a solver is called, not {show(records)}"
+        ) from None
     if not rows:
         raise InputError("there are no records to draw; collect them with the progress callback of the solver")
     figure, (axes, gaps) = figure_of(9.6, 4.0, 2, [1.25, 1.0])
@@ -208,6 +223,7 @@ def decision(cert: Certificate, data: Dataset, f: Callable[[np.ndarray], np.ndar
             f"a picture of the decision is of a certificate, such as margins.f1 returns, not {type(cert).__name__}; "
             "give f= beside one for a function of your own"
         )
+    data = as_dataset(data)
     if data.d != 2:
         raise InputError(f"{data.name}: a picture of the decision needs 2 features, not {data.d}; choose two columns")
     f = f or (lambda X: cert.function(X, data))
@@ -262,6 +278,8 @@ def path(columns: Mapping[str, np.ndarray], title: str = "") -> Figure:
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
+    if not isinstance(columns, Mapping) or not {"weight_decay", "margin"} <= set(columns):
+        raise InputError(f"columns must be those of optima.path(...).columns(), not {show(columns)}")
     decay = np.asarray(columns["weight_decay"], dtype=np.float64)
     if not len(decay):
         raise InputError("there are no points to draw; a path has at least one decay")

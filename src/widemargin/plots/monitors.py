@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 from .style import INK, LOG_RATIO, MINUS, PLUS, POINTS, QUIET, THIRD, drawable, grid_of, legend, quietly, short
 
@@ -48,6 +48,10 @@ def records(series: Mapping[str, Mapping[str, Any]], title: str = "") -> Figure:
     >>> len(figure.axes)
     6
     """
+    if not isinstance(series, Mapping) or not all(
+        isinstance(part, Mapping) and "step" in part for part in series.values()
+    ):
+        raise InputError(f"series must be what widemargin.monitor.series(folder) returns, not {show(series)}")
     there = [name for name, part in series.items() if len(part["step"])]
     if not there:
         raise InputError("there are no records to draw")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from widemargin.types import F1_CONVERSIONS, Certificate, InputError, Trajectory
+from widemargin.types import F1_CONVERSIONS, Certificate, InputError, Trajectory, show
 
 from .style import INK, LARGEST, MINUS, PLUS, QUIET, THIRD, drawable, grid_of, legend, logarithmic, quietly, short
 
@@ -39,6 +40,11 @@ def trajectory(traj: Trajectory, reference: tuple[float, float] | Certificate | 
     >>> len(figure.axes)
     3
     """
+    if not isinstance(traj, Trajectory):
+        raise InputError(f"a picture of a run is of what flows.train or flows.load returns, not {show(traj)}")
+    pair = isinstance(reference, tuple | list) and len(reference) == 2 and all(isinstance(v, Real) for v in reference)
+    if not (reference is None or pair or isinstance(reference, Certificate)):
+        raise InputError(f"reference must be a certificate, or a pair of bounds, not {show(reference)}")
     if len(traj.t) == 0:
         raise InputError("this trajectory has no records to draw")
     traj = replace(traj, records={name: drawable(values) for name, values in traj.records.items()})

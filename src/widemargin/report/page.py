@@ -20,8 +20,9 @@ import numpy as np
 
 import widemargin
 from widemargin import notebooks
-from widemargin.errors import brief
+from widemargin.errors import as_path, brief, show
 from widemargin.saved import misfit
+from widemargin.spaces import as_truth
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
 from . import certificates, monitors, optima, reproductions, runs, sweeps
@@ -133,7 +134,18 @@ def build(
     (1, True)
     """
     if not isinstance(trial, Integral) or trial < 0:
-        raise InputError(f"trial must be the number of a network, 0 or more, not {trial!r}")
+        raise InputError(f"trial must be the number of a network, 0 or more, not {show(trial)}")
+    bounds, checks = as_truth("bounds", bounds), as_truth("checks", checks)
+    if not (title is None or isinstance(title, str)):
+        raise InputError(f"title must be a text, not {show(title)}")
+    if not (progress is None or callable(progress)):
+        raise InputError(f"progress must be a function of a text, or None, not {show(progress)}")
+    if (
+        isinstance(columns, str)
+        or not isinstance(columns, list | tuple)
+        or not all(isinstance(c, str) for c in columns)
+    ):
+        raise InputError(f"columns must be a list of names of results, not {show(columns)}")
     say = progress or (lambda text: None)
     given = [entry for thing in _listed(things) for entry in _given(thing)]
     if not given:
@@ -210,7 +222,7 @@ def _listed(things: Any) -> list[Any]:
     single = isinstance(things, str | Path) or (
         isinstance(things, tuple) and isinstance((*things, None)[0], Trajectory)
     )
-    return list(things) if isinstance(things, Iterable) and not single else [things]
+    return list(things) if isinstance(things, Iterable) and getattr(things, "ndim", 1) and not single else [things]
 
 
 def _given(thing: Any) -> list[Given]:
@@ -250,7 +262,9 @@ def write(page: Page, path: str | Path) -> None:
     >>> Path("page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     True
     """
-    if Path(path).is_dir():
+    if not isinstance(page, Page):
+        raise InputError(f"page must be what report.build returns, not {show(page)}")
+    if Path(as_path(path)).is_dir():
         raise InputError(f"cannot write the page to {path}: it is a folder; give a file name")
     write_atomically(Path(path), page.html().encode())
 

@@ -99,11 +99,17 @@ def sweep(
     """
     _check_plan(plan)
     version = tasks.version(plan)
+    if not isinstance(devices, list | tuple) or not all(isinstance(name, str) for name in devices):
+        raise InputError(f"devices must be a list of names such as cuda:0, not {show(devices)}")
+    if not (progress is None or callable(progress)):
+        raise InputError(f"progress must be a function, or None, not {show(progress)}")
     if devices and not tasks.takes_device(plan):
         raise InputError(f"{plan.function} has no parameter device, so devices cannot be chosen; leave them out")
     if devices and "device" in {*plan.fixed, *plan.grid, *plan.random}:
         raise InputError("device is a parameter of the sweep, so devices cannot be chosen too; leave one of them out")
-    if engine in ("local", "inline") and ":" not in plan.function:  # other machines may have what this one has not
+    if (
+        isinstance(engine, str) and engine in ("local", "inline") and ":" not in plan.function
+    ):  # other machines may have what this one has not
         for name in (*devices, *(value for name, value in plan.extremes() if name == "device")):
             check_device(name)
     check_store(store)

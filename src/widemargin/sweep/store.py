@@ -393,10 +393,10 @@ def query(
     if not isinstance(sql, str) or not encodable(sql):
         raise InputError(f"a query must be a text of SQL, not {show(sql)}")
     if not isinstance(time_limit, int | float) or not time_limit > 0:
-        raise InputError(f"time_limit must be a positive number of seconds, not {time_limit!r}")
+        raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
     _meta(folder)
     db = _reader(folder)
-    clock, known = Clock(time_limit), []
+    clock, known = Clock(min(time_limit, 1e9)), []
     try:
         known = _table(db, "runs")
         db.set_progress_handler(clock, TURN)

@@ -199,6 +199,6 @@ def _chosen(asked: Sequence[str] | None, registry: Mapping[str, Any], what: str)
     """Ids of the registry, or those asked for; an id may also be one that an entry covers beside its own."""
     if asked is None:
         return sorted(registry, key=order)
-    if isinstance(asked, str) or not isinstance(asked, Iterable):
+    if isinstance(asked, str) or not isinstance(asked, Iterable) or getattr(asked, "ndim", 1) != 1:
         raise InputError(f"give ids as a list such as [{next(iter(registry))!r}], not {show(asked)}")
     return list(dict.fromkeys(find(id, registry, what).id for id in asked))

@@ -9,13 +9,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from widemargin.dataset import takes_data
-from widemargin.errors import brief
+from widemargin.dataset import as_dataset, takes_data
+from widemargin.errors import brief, show
 from widemargin.spaces import extend
 from widemargin.types import Certificate, Dataset, InputError, Measure, Trajectory
 
@@ -190,8 +191,9 @@ def facts(
     >>> known.m, known.loss, known.p.shape, known.rule["class"]
     (4, 'logistic', (2,), 'GD')
     """
-    if not 0 < delta < 1:
-        raise InputError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+    if not (isinstance(delta, Real) and 0 < delta < 1):
+        raise InputError(f"delta must lie strictly between 0 and 1, not {show(delta)}")
+    data = as_dataset(data)
     data.single()
     if run_or_net is None:
         return Facts(data, delta, seed=seed, time_limit=time_limit)

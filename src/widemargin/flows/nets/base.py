@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from widemargin.types import InputError, Measure, content_hash, show
@@ -22,7 +21,7 @@ LARGEST = 10**9  # features, neurons, outputs
 
 
 def trial_numbers(trials: int | Sequence[int]) -> Sequence[int]:
-    return range(trials) if isinstance(trials, int | np.integer) else trials
+    return range(trials) if isinstance(trials, int | np.integer) else [int(trial) for trial in trials]
 
 
 @dataclass(frozen=True)
@@ -194,13 +193,6 @@ def square(W: Tensor) -> Tensor:
 
 def unit(V: np.ndarray) -> np.ndarray:
     return V / np.linalg.norm(V, axis=1, keepdims=True)
-
-
-def as_numbers(what: str, values: ArrayLike) -> np.ndarray:
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{what} must hold numbers only") from None
 
 
 def _plain(value: Any) -> Any:

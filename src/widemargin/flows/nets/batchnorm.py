@@ -12,9 +12,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from widemargin.spaces import as_numbers
 from widemargin.types import InputError, Measure
 
-from .base import Net, Params, as_numbers, mix, trial_numbers
+from .base import Net, Params, mix, trial_numbers
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from widemargin.spaces import as_numbers
 from widemargin.types import InputError
 
 from .activations import powered, rectified, space_of
-from .base import Net, Params, as_numbers, mix, polar, unit
+from .base import Net, Params, mix, polar, unit
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 from ..contract import Rule, S, State
 from ..nets import Params
@@ -21,11 +21,12 @@ ORDERS = ("replacement", "epochs", "stream")
 
 def weight_decay_schedule(epoch: int, dataset: str = "cifar10") -> float:
     """The annealed weight decay of MT's Table 1 (MT-34, with the text's 2e-4 for CIFAR-10, E-MT-12)."""
+    dataset = dataset if isinstance(dataset, str) else show(dataset)  # arrays compare entry by entry
     if dataset == "cifar10":
         return 2e-4 * (0.2 if epoch >= 60 else 1.0) * 0.5 ** sum(epoch >= mark for mark in (90, 120, 140, 160))
     if dataset == "cifar100":
         return 5e-4 * 0.2 ** sum(epoch >= mark for mark in (60, 120, 160))
-    raise InputError(f"no weight decay schedule is known for {dataset!r}; choose cifar10 or cifar100")
+    raise InputError(f"no weight decay schedule is known for {show(dataset)}; choose cifar10 or cifar100")
 
 
 def learning_rate_schedule(epoch: int, lr: float = 0.1) -> float:
@@ -126,7 +127,10 @@ class SGD(Descent[SGDState]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_numbers(self, least={"batch": 1})
-        require(self.order in ORDERS, f"SGD: order {self.order!r} is not one of {', '.join(ORDERS)}")
+        known = isinstance(self.order, str) and self.order in ORDERS
+        require(known, f"SGD: order {show(self.order)} is not one of {', '.join(ORDERS)}")
+        drawn = self.sampler is None or callable(self.sampler)
+        require(drawn, f"SGD: sampler must be a function of trials, steps and a count, not {show(self.sampler)}")
 
     def looks_at(self, n: int) -> int:
         return int(self.batch)

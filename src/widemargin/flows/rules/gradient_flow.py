@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from widemargin.types import InputError
+from widemargin.types import InputError, show
 
 from .. import losses
 from ..contract import DIVERGED, FINISHED, RUNNING, Rule, State
@@ -119,6 +119,8 @@ class GradientFlow(Rule[FlowState]):
         for name, value in (("rtol", self.rtol), ("beta_max", self.beta_max), ("largest", self.largest)):
             if not (math.isfinite(value) and value > 0):
                 raise InputError(f"gradient flow: {name} must be a positive number, not {value!r}")
+        if not (self.until is None or isinstance(self.until, Event)):
+            raise InputError(f"gradient flow: until must be an event of widemargin.flows, not {show(self.until)}")
 
     def init(self, problem: Problem, W: Params) -> FlowState:
         begun = super().init(problem, W)

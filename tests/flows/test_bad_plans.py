@@ -1,0 +1,84 @@
+"""What `flows.train` and its parts are given of another type ends in one sentence."""
+
+import numpy as np
+import pytest
+import torch
+
+from widemargin import Dataset, InputError, flows
+
+DATA = Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5]], [1, -1, 1])
+NET = flows.TwoLayer(2, 3)
+HUGE = 10**400
+ODD = [b"x", 1j, {"a": 1}, np.array([1, 2, 3]), np.array(5), torch.tensor([1.0, 2.0]), object(), DATA]
+
+
+def refused(ask, value):
+    with pytest.raises(InputError) as caught:
+        ask(value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("loss", ["x", HUGE, [], *ODD]),
+        ("dtype", [None, "x", HUGE, *ODD]),
+        ("bias", [None, "x", 2, HUGE, *ODD]),
+        ("seed", [None, "x", True, -1, 1.5, *ODD]),
+        ("trials", ["x", True, 0, 1.5, HUGE, *ODD[:3], *ODD[4:]]),
+        ("keep", [3, HUGE, *ODD]),
+    ],
+)
+def test_arguments_of_train(name, values):
+    for value in values:
+        refused(lambda value: flows.train(DATA, NET, flows.GD(), **{"stop": 2, name: value}), value)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "values"),
+    [
+        (flows.Stop, "clock", ["x", 3, HUGE, *ODD]),
+        (flows.Stop, "check_every", ["x", -1, 1.5, HUGE, *ODD]),
+        (flows.Record, "observe", [3, HUGE, np.array(5)]),
+        (flows.Record, "points", [None, "x", 1, HUGE, *ODD]),
+        (flows.Record, "progress", ["x", 3, HUGE, *ODD]),
+        (flows.Keep, "out", [3, HUGE, *ODD]),
+        (flows.Keep, "resume", [None, "x", 2, HUGE, *ODD]),
+        (flows.Keep, "seconds", [None, "x", -1, float("nan"), *ODD]),
+    ],
+)
+def test_fields_of_the_plan(part, field, values):
+    for value in values:
+        refused(lambda value: part(**{"out": "run"} | {field: value} if part is flows.Keep else {field: value}), value)
+
+
+@pytest.mark.parametrize(
+    ("rule", "field", "values"),
+    [
+        (flows.GD, "schedule", ["x", 3, HUGE, *ODD]),
+        (flows.SGD, "order", ["x", 3, HUGE, *ODD]),
+        (flows.SGD, "seed", ["x", 1.5, HUGE, *ODD]),
+        (flows.SGD, "sampler", ["x", 3, *ODD]),
+        (flows.Adam, "only", [None, 3, [1], HUGE, *ODD]),
+        (flows.Adam, "unit", [None, 3, [1], HUGE, *ODD]),
+        (flows.GradientFlow, "rtol", [None, "x", -1.0, HUGE, *ODD]),
+        (flows.GradientFlow, "order", [None, "x", 4, HUGE, *ODD]),
+        (flows.GradientFlow, "until", ["fitted", 3, HUGE, *ODD]),
+    ],
+)
+def test_fields_of_rules(rule, field, values):
+    for value in values:
+        refused(lambda value: flows.train(DATA, NET, rule(**{field: value}), stop=2), value)
+
+
+def test_names_of_rules_and_times():
+    for value in (3, HUGE, *ODD):
+        refused(flows.make_rule, value)
+    for value in (b"x", {"a": 1}, 1j, ["a"]):
+        refused(lambda value: flows.train(DATA, NET, flows.GD(), stop=2, record=flows.Record(times=value)), value)
+
+
+def test_numbers_of_trials_as_an_array():
+    run = flows.train(DATA, NET, flows.GD(), stop=2, trials=np.array([3, 7]))
+    one = flows.train(DATA, NET, flows.GD(), stop=2, trials=[7])
+    assert np.array_equal(run["risk"][:, 1], one["risk"][:, 0])
