@@ -136,7 +136,9 @@ class Keep:
             raise InputError(f"out must be the path of a run folder, not {show(self.out)}")
         as_truth("resume", self.resume)
         if not (isinstance(self.seconds, Real) and self.seconds >= 0):
-            raise InputError(f"seconds between checkpoints must be a number of at least 0, not {show(self.seconds)}")
+            raise InputError(
+                f"seconds between checkpoints must not be negative: give a number from 0 on, not {show(self.seconds)}"
+            )
         if self.out is None and self.resume:
             raise InputError("there is nothing to resume without a run folder; give out")
 

@@ -23,6 +23,7 @@ from .qp import Tell
 
 AT_ONCE = 2000  # points up to which all are in play at once where a step allows it
 START, JOIN = 400, 200  # points in play at first, and how many may join at least
+MANY = 2**20  # points or pairs of which some are looked at, where the first ones are chosen
 PATIENCE = 4  # rounds without a better bound once no more points can join
 
 
@@ -86,13 +87,28 @@ def in_play(problem: Rows, operations: Callable[[int], float], numbers: Callable
 
 def first_rows(labels: np.ndarray, count: int) -> np.ndarray:
     """About `count` points, at least one of each label and as many of each as of any other where there are."""
-    order = np.random.default_rng(0).permutation(len(labels))
+    rng, n = np.random.default_rng(0), len(labels)
+    if n <= MANY:
+        order = rng.permutation(n)
+    else:  # pairs of points and classes may be millions, of which a few are enough
+        first = _first_of_each(labels)
+        order = np.append(rng.choice(n, max(MANY, 2 * count)), first)
+        order = order[np.sort(np.unique(order, return_index=True)[1])]
     known = order[np.argsort(labels[order], kind="stable")]  # label after label
     parts = np.split(known, np.flatnonzero(np.diff(labels[known])) + 1)
     share = max(1, count // len(parts))
     chosen = np.concatenate([part[:share] for part in parts])
     rest = np.setdiff1d(order[: 2 * count], chosen)[: max(0, count - len(chosen))]
     return np.sort(np.append(chosen, rest))
+
+
+def _first_of_each(labels: np.ndarray) -> np.ndarray:
+    """The number of one point of each label."""
+    if labels.dtype.kind != "i" or labels.min() < 0:
+        return np.unique(labels, return_index=True)[1]
+    one = np.full(labels.max() + 1, -1)  # classes are numbered; sorting millions takes as long as the search
+    one[labels] = np.arange(len(labels))
+    return one[one >= 0]
 
 
 def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Best:

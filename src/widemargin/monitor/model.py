@@ -102,7 +102,8 @@ def check_settings(every: Any, levels: Any, degree: Any, has_names: bool) -> Non
     """Complain about settings of a monitor that are not of their types, or out of range."""
     if not isinstance(every, int | np.integer) or isinstance(every, bool) or every < 1:
         raise InputError(f"every must be a whole number of at least 1, not {show(every)}")
-    listed = isinstance(levels, Iterable) and not isinstance(levels, str | bytes | Iterator) and np.ndim(levels) == 1
+    listed = isinstance(levels, Iterable) and not isinstance(levels, str | bytes | Iterator)
+    listed = listed and getattr(levels, "ndim", 1) == 1
     if not listed or not all(isinstance(level, int | float | np.number) and 0 <= level <= 1 for level in levels):
         raise InputError(f"levels are a list of shares of the examples, from 0 to 1, not {show(levels)}")
     if degree is not None and not (isinstance(degree, int | np.integer) and degree >= 1 and has_names):

@@ -230,7 +230,7 @@ def falls(records: Sequence[Record], geometry: Geometry | None = None, half: Seq
     never fell in 1 pairs of records
     """
     for given in (records, half or ()):
-        if not isinstance(given, list | tuple) or not all(isinstance(record, Record) for record in given):
+        if not isinstance(given, list | tuple) or not all(hasattr(record, "psi_normalized") for record in given):
             raise InputError(f"records must be a list of what a monitor recorded, not {show(given)}")
         names = dict.fromkeys(getattr(record, "name", "") for record in given)
         if len(names) > 1:

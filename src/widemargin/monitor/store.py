@@ -208,7 +208,9 @@ class Store:
 
     def _add(self, some: int) -> None:
         """Move the first rows of the tail to the end of newest.arrow; on an error both are as they were before."""
-        rows, rest = self.tail.slice(0, some), self.tail.slice(some)
+        rows = self.tail.slice(0, some)
+        # An empty slice would keep the memory of all rows.
+        rest = self.tail.slice(some) if some < len(self.tail) else as_table([])
         path, after = self.folder / NEWEST, {b"after": str(self.written).encode()}
         added = self.added + len(rows)
         # Until the end: where that is not reached, nobody knows what the file holds, but that it begins with what was added.

@@ -8,12 +8,15 @@ neurons that are not zero and those that ask to be, and a line search looks at t
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
+
+from widemargin.margins.door import speed
 
 from .outputs import Outputs
 
@@ -22,6 +25,7 @@ ENTER = 40  # neurons that come in at once, at most
 ARMIJO = 1e-4
 NO_FALL = 1e-14  # of the objective: a fall that is nothing
 POLISH, MOST_POLISHED = 10, 400  # steps for the slopes, and numbers in the masses up to which they are taken
+MOST_THERE, CONES = 10_000, 20  # neurons of a step, and operations for each number of its curvatures and masses, about
 DROPPED = 0.0, 1e-6, 1e-4, 1e-2  # of the largest mass: what is less may be what a cone program left
 
 
@@ -41,7 +45,11 @@ def fit(
             return A, b
         on, steep = A.any(axis=1), np.linalg.norm(now.pull, axis=1)
         new = np.flatnonzero(~on & (steep > lam))
-        use = np.concatenate([np.flatnonzero(on), new[np.argsort(-steep[new])[:ENTER]]])
+        power = speed() * (until - time.perf_counter()) if math.isfinite(until) else math.inf
+        room = _room(len(Z), frame.shape[1], power) - int(on.sum()) - points.offset
+        if room < 0:  # of hundreds of classes a step takes seconds
+            return A, b
+        use = np.concatenate([np.flatnonzero(on), new[np.argsort(-steep[new])[: min(ENTER, room)]]])
         model = _model(points, Z[:, use], A[use], b, t, now.g, damping, until - time.perf_counter())
         if model is None:
             break
@@ -150,6 +158,11 @@ def _newton(
     to[on] += step[:m]
     to[on[(to[on] * A[on]).sum(axis=1) <= 0]] = 0.0  # it would turn round: it has no mass
     return to, b + step[m] if points.offset else b
+
+
+def _room(n: int, r: int, power: float) -> int:
+    """How many neurons with r outputs the model of `n` points may have, to be solved by so many operations."""
+    return bisect.bisect(range(1, MOST_THERE + 1), power, key=lambda p: (p * r) ** 2 * (2.0 * n + CONES * p * r))
 
 
 def _model(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import linalg, special
 
-from widemargin.margins.door import EPS
+from widemargin.margins.door import BLOCK, EPS
 from widemargin.pricing.several import vectors
 
 from .losses import CLASSES
@@ -136,11 +136,14 @@ class ClassPoints(Outputs):
         return g
 
     def curvature(self, J: np.ndarray, t: np.ndarray) -> np.ndarray:
-        P, p, Q = special.softmax(t, axis=1), J.shape[1], self.frame
+        P, (n, p), Q = special.softmax(t, axis=1), J.shape, self.frame
         H = np.zeros((p, self.K, p, self.K))
-        for k in range(self.K):
-            for l in range(k, self.K):
-                H[:, k, :, l] = H[:, l, :, k] = (J * (self.w * P[:, k] * ((k == l) - P[:, l]))[:, None]).T @ J
+        some = max(1, BLOCK // (p * self.K))
+        for at in (slice(k, k + some) for k in range(0, n, some)):
+            JP = (J[at, :, None] * P[at, None, :]).reshape(-1, p * self.K)
+            H -= (JP.T @ (JP * self.w[at, None])).reshape(H.shape)
+        for k in range(self.K):  # of one class with itself apart: no digits are lost where it is nearly sure
+            H[:, k, :, k] = (J * (self.w * P[:, k] * (1 - P[:, k]))[:, None]).T @ J
         return np.einsum("akbl,kc,ld->acbd", H, Q, Q, optimize=True).reshape(p * Q.shape[1], -1)
 
     def best_offset(self, t: np.ndarray) -> np.ndarray:

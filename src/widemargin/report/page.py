@@ -222,7 +222,7 @@ def _listed(things: Any) -> list[Any]:
     single = isinstance(things, str | Path) or (
         isinstance(things, tuple) and isinstance((*things, None)[0], Trajectory)
     )
-    return list(things) if isinstance(things, Iterable) and getattr(things, "ndim", 1) and not single else [things]
+    return list(things) if isinstance(things, Iterable) and getattr(things, "ndim", 1) != 0 and not single else [things]
 
 
 def _given(thing: Any) -> list[Given]:
