@@ -142,6 +142,12 @@ def _at(t: float) -> list[list[float]]:
     return [[math.cos(t), -math.sin(t)], [-math.sin(t), math.cos(t)]]
 
 
+def test_points_that_look_like_distances():
+    """As many points of a label as columns, in a symmetric matrix without a diagonal: e_2 and e_1."""
+    data = Dataset(np.array([[0.0, 1.0], [1.0, 0.0], [-1.0, -1.0]]), np.array([1.0, 1.0, -1.0]), "distances")
+    assert_holds(collapse(data), data)
+
+
 def test_why_the_strict_version_exists():
     """E-LR-14: with threshold 1 - eps a captured neuron may see polar points; with 1 - eps^2/2 and narrow cones it does not."""
     eps, beta = 0.1, np.array([1.0, 0.0])

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
 
 from widemargin.spaces import as_truth
 from widemargin.types import Certificate, Dataset, InputError
@@ -304,7 +305,7 @@ def _partitions(X: np.ndarray, y: np.ndarray, most: int) -> Iterator[np.ndarray]
     for label in np.unique(y):
         index = np.flatnonzero(y == label)
         if len(index) > 1:
-            links[label] = linkage(U[index], "complete")
+            links[label] = linkage(pdist(U[index]), "complete")  # of rows linkage guesses whether they are distances
             heights += links[label][:, 2].tolist()
     for height in [*sorted(set(heights), reverse=True), -1.0]:
         cluster, count = np.zeros(len(X), dtype=int), 0
