@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from checks import meet, noise
 from widemargin import Dataset, InputError
-from widemargin.margins import f2, frozen, ntk, qp, random_features
+from widemargin.margins import f2, frozen, linear, ntk, qp, random_features
 from widemargin.spaces import ReLU, SReLU, sphere
 
 
@@ -183,3 +183,19 @@ def test_what_a_line_separates_is_not_inseparable():
     for point in (1.7e9, 1.0):  # one point with both labels is another thing
         conflict = Dataset([[point, 0.0], [point, 0.0]], [1, -1])
         assert f2(conflict).status == "not-separable" and f2(conflict).verify(conflict).ok
+
+
+def test_what_there_was_no_time_to_look_for_is_not_absent(monkeypatch):
+    """The weights of the points are known when the time is over, and the line that they stand for would take longer."""
+    flag = np.arange(6) % 2
+    data = Dataset(np.column_stack([1.7e9 + np.arange(6.0), flag]), 2.0 * flag - 1)
+
+    def at_the_end(Z: np.ndarray, *others: object) -> qp.Progress:
+        found = solve_factor(Z, *others)
+        found.deadline = 0.0
+        return found
+
+    solve_factor = qp.solve_factor
+    monkeypatch.setattr(qp, "solve_factor", at_the_end)
+    for cert in (f2(data, bias=True), ntk(data, part="outer", transport="l2"), linear(data)):
+        assert cert.status in ("rounding", "time-limit") and cert.verify(data).failed is None, cert

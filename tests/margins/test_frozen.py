@@ -80,7 +80,7 @@ def test_bad_directions_are_refused_in_one_sentence():
         ("direction 1 is zero", [[1.0, 0, 0], [0, 0, 0]]),
         ("direction 0", [[np.nan, 0, 0]]),
         ("numbers only", [["a", "b", "c"]]),
-        ("at least one", 0),
+        ("from 1 to", 0),
     ):
         with pytest.raises(InputError, match=message):
             frozen(data, directions)

@@ -407,7 +407,7 @@ def test_bad_input_is_refused_in_one_sentence():
         ("norm 2", lambda W: np.eye(1, 4) * np.full((len(W), 1), 2.0)),
         ("one row per row", lambda W: W[:, 1:]),
         ("norm nan", lambda W: np.full_like(W, np.nan)),
-        ("rows of numbers", lambda W: [["a"]]),
+        ("what theta returns must hold real numbers only", lambda W: [["a"]]),
     ):
         with pytest.raises(InputError, match=message):
             transport_margin(points, theta, 100)

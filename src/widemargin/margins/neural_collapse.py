@@ -342,7 +342,7 @@ def _fit(X: np.ndarray, y: np.ndarray, cluster: np.ndarray, wanted: Wanted, limi
             limits.check()
             inside = cluster == k
             Z = X * np.where(inside, 1 / h, -1 / e)[:, None]
-            u = qp.direction(Z, qp.solve_factor(Z, 1e-7, limits.deadline).q, 1e-6, limits.deadline)
+            u = qp.direction(Z, qp.solve_factor(Z, 1e-7, limits.deadline), 1e-6)
             if not u.any() or (Z @ u).min() <= 0:
                 return None
             rows.append(u / np.linalg.norm(u))

@@ -97,16 +97,17 @@ def solve_factor(Z: np.ndarray, tol: float, deadline: float = np.inf, tell: Tell
     return progress
 
 
-def direction(Z: np.ndarray, q: np.ndarray, tol: float, deadline: float = np.inf) -> np.ndarray:
+def direction(Z: np.ndarray, found: Progress, tol: float) -> np.ndarray:
     """u with min_i z_i . u / ||u|| as large as possible: sum_i q_i z_i, or the solution of z_i . u = 1 on the support.
 
-    The second loses only eps / margin instead of eps / margin^2 (relative to unit points) to rounding. It takes long.
+    The second loses only eps / margin instead of eps / margin^2 (relative to unit points) to rounding. It takes long; where there
+    is no time for it, `found` says so.
     """
+    q = found.q
     u = q @ Z
     scores = Z @ u
     index = np.flatnonzero(q > 1e-7 * q.max())
-    late = time.perf_counter() > deadline
-    if late or scores.min() >= (1 - tol) * (u @ u) or len(index) * Z.shape[1] > 1_000_000:
+    if scores.min() >= (1 - tol) * (u @ u) or len(index) * Z.shape[1] > 1_000_000 or found.late:
         return u
     with np.errstate(over="ignore", under="ignore"):  # what does not fit is not taken
         other = linalg.lstsq(Z[index], np.ones(len(index)), check_finite=False)[0]

@@ -208,7 +208,7 @@ class Features(Rows):
         if len(empty):  # no predictor does anything there
             return np.zeros(self.m), Steps(tol, q=np.eye(1, len(rows), int(empty[0]))[0], method="zero")
         steps = qp.solve_factor(self.Z, tol, self.door.deadline, tell)
-        return qp.direction(self.Z, steps.q, 2 * tol, self.door.deadline), steps
+        return qp.direction(self.Z, steps, 2 * tol), steps
 
     def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
         upper = bounds_factor(self.Z, self.size[rows], np.zeros(self.m), q)[1]

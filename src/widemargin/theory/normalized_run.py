@@ -265,7 +265,7 @@ def unit_direction(Z: np.ndarray) -> tuple[np.ndarray, float]:
     m = Z.shape[1]
     if not (np.linalg.norm(Z, axis=1) > 0).all():
         return np.zeros(m), 0.0
-    u = qp.direction(Z, qp.solve_factor(Z, 1e-10).q, 1e-10)
+    u = qp.direction(Z, qp.solve_factor(Z, 1e-10), 1e-10)
     size = float(np.linalg.norm(u))
     least = float((Z @ u).min()) / size if size > 0 else 0.0
     return (u / size, least / math.sqrt(m)) if least > 0 else (np.zeros(m), 0.0)
