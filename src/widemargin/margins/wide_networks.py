@@ -128,6 +128,11 @@ class Dual:
     proof: dict[str, Any] | None = None
 
 
+def _search_work(door: Door, r: int) -> float:
+    """What the local searches of a round may multiply, in time and in memory."""
+    return min(door.limits.search_work(), door.limits.memory * r / A_VALUE)
+
+
 class Solver(Neurons):
     """All points are scaled, distinct, and written in an orthonormal basis of their span.
 
@@ -166,8 +171,7 @@ class Solver(Neurons):
         chance = worth_products(n, self.r) and not (self.equal or self.working or self.points.far or self.slope)
         self.multiplied = not chance  # whether products have been tried, or need not be
         most = 65536 if gpu else STARTS if self.n * self.r >= SMALL_PROBLEM else STARTS // 4
-        work = 4e11 if gpu else min(door.limits.search_work(), door.limits.memory * self.r / A_VALUE)
-        self.starts = int(np.clip(work / self.X.size, 8, most))
+        self.starts = int(np.clip((4e11 if gpu else _search_work(door, self.r)) / self.X.size, 8, most))
 
     def balanced(self, count: int) -> np.ndarray:
         """About `count` of the points, as many of one class as of the other where there are."""
@@ -175,8 +179,7 @@ class Solver(Neurons):
 
     def play(self, rows: np.ndarray) -> None:
         """Let the points `rows` (indices into all, those in play first) be the ones in play."""
-        old = len(self.rows)
-        self.rows = rows
+        old, self.rows = len(self.rows), rows
         self.X, self.y, self.n = self.all_X[rows], self.all_y[rows], len(rows)
         labels = None if self.equal else self.y
         door, X0 = self.door, self.door.X[self.first[rows]]
@@ -187,8 +190,7 @@ class Solver(Neurons):
         self.whitening = whitening(self.X) if self.small else None
         self.widen(old)
         if old:
-            wider = np.zeros(self.n - old)
-            self.q, self.centre = np.append(self.q, wider), np.append(self.centre, wider)
+            self.q, self.centre = (np.append(q, np.zeros(self.n - old)) for q in (self.q, self.centre))
             self.lower = 0.0
             self.offer_network(self.W, self.signs)
 
