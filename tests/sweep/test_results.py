@@ -7,6 +7,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 
 import numpy as np
@@ -206,6 +208,18 @@ def test_a_query_is_a_text(sql, tmp_path):
     Store(tmp_path).close()
     with pytest.raises(InputError, match="a query must be a text"):
         query(tmp_path, sql)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files by /proc")
+def test_a_query_whose_rows_nobody_takes_is_let_go(tmp_path):
+    Store(tmp_path).close()
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        query(tmp_path, "select 1")
+    deadline = time.monotonic() + 10  # a timer that was cancelled ends when its thread has its turn
+    while threading.active_count() > before[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
 def test_words_about_a_query_that_fails(tmp_path):

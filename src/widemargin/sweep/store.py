@@ -414,11 +414,14 @@ def query(
         clock.stop()
         db.close()
         raise InputError("the query returns nothing; write a select")
-    return [part[0] for part in cursor.description], _rows(db, cursor, clock)
+    rows = _rows(db, cursor, clock)
+    next(rows)  # it has begun: where it is dropped, even without a row taken, the store and the clock are let go
+    return [part[0] for part in cursor.description], rows
 
 
 def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: Clock) -> Iterator[tuple[Any, ...]]:
     try:
+        yield ()
         for row in cursor:
             if clock():  # rows can be long and made in few steps, and whoever takes them needs time too
                 raise sqlite3.OperationalError("interrupted")
