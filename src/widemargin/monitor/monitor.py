@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import math
+import os
+import threading
 import time
 import warnings
 import weakref
@@ -74,7 +77,7 @@ from .model import (
 from .own_norm import Geometry, OwnNorm, own_geometry
 from .record import STEP, Record, from_rows, from_tally
 from .store import Store
-from .turns import Turn, in_turn
+from .turns import PATIENCE, Turn, in_turn
 
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -198,7 +201,13 @@ class MarginMonitor:
         self._hook: Any = None
         if self.homogeneous is None:  # the first training batch is what the parameters are scaled on
             self._hook = model.register_forward_pre_hook(self._look, with_kwargs=True)
-        atexit.register(_flush_at_exit, weakref.ref(self))  # for loops that end without close()
+        self._made = (
+            os.getpid(),
+            id(self),
+        )  # a copy, in this process or another, has not to write what this one holds back
+        _OPEN.add(self)  # for loops that end without close()
+        atexit.unregister(_close_all)  # what is registered last is called first: before the stores close
+        atexit.register(_close_all)
 
     # ------------------------------------------------------------ measuring
 
@@ -387,6 +396,22 @@ class MarginMonitor:
         if kind is not None and self.world > 1:
             self._held = []  # to flush would be to wait for the other ranks, which are elsewhere
         self.close()
+
+    def __del__(self) -> None:
+        """Dropped without close(), by a function that has ended, say: what is held back is written, and the folder let go.
+
+        In a thread, since this may be called anywhere, even in the middle of the store's own writing.
+        """
+        if getattr(self, "_made", None) != (os.getpid(), id(self)):
+            return
+        store = self._store
+        if self.world > 1:
+            self._held = []  # as in __exit__
+        if (self._held and self._loggers) or (store is not None and not store.closed):
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
+                end = threading.Thread(target=_close, args=(self,), name="widemargin end")
+                end.start()
+                end.join(PATIENCE)
 
     @property
     def records(self) -> list[Record]:
@@ -692,7 +717,19 @@ class MarginMonitor:
         }
 
 
-def _flush_at_exit(monitor: weakref.ref[MarginMonitor]) -> None:
-    alive = monitor()
-    if alive is not None and alive.world == 1 and alive._turn.comes():
-        alive.close()
+_OPEN: weakref.WeakSet[MarginMonitor] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """At the end of the process."""
+    for monitor in list(_OPEN):
+        if monitor.world == 1 and monitor._turn.comes():
+            _close(monitor)
+
+
+def _close(monitor: MarginMonitor) -> None:
+    """Close it where nobody can take what is raised."""
+    try:
+        monitor.close()
+    except InputError as error:
+        warnings.warn(str(error), stacklevel=2)
