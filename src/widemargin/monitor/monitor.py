@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import itertools
 import math
 import os
-import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -77,7 +73,7 @@ from .model import (
 from .own_norm import Geometry, OwnNorm, own_geometry
 from .record import STEP, Record, from_rows, from_tally
 from .store import Store
-from .turns import PATIENCE, Turn, in_turn
+from .turns import Turn, close_aside, close_at_exit, in_turn
 
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -201,13 +197,7 @@ class MarginMonitor:
         self._hook: Any = None
         if self.homogeneous is None:  # the first training batch is what the parameters are scaled on
             self._hook = model.register_forward_pre_hook(self._look, with_kwargs=True)
-        self._made = (
-            os.getpid(),
-            id(self),
-        )  # a copy, in this process or another, has not to write what this one holds back
-        _OPEN.add(self)  # for loops that end without close()
-        atexit.unregister(_close_all)  # what is registered last is called first: before the stores close
-        atexit.register(_close_all)
+        self._made = close_at_exit(self)  # for loops that end without close()
 
     # ------------------------------------------------------------ measuring
 
@@ -398,20 +388,11 @@ class MarginMonitor:
         self.close()
 
     def __del__(self) -> None:
-        """Dropped without close(), by a function that has ended, say: what is held back is written, and the folder let go.
-
-        In a thread, since this may be called anywhere, even in the middle of the store's own writing.
-        """
-        if getattr(self, "_made", None) != (os.getpid(), id(self)):
-            return
-        store = self._store
-        if self.world > 1:
-            self._held = []  # as in __exit__
-        if (self._held and self._loggers) or (store is not None and not store.closed):
-            with contextlib.suppress(RuntimeError):  # the interpreter is ending
-                end = threading.Thread(target=_close, args=(self,), name="widemargin end")
-                end.start()
-                end.join(PATIENCE)
+        """Dropped without close(), by a function that has ended, say: what is held back is written, and the folder let go."""
+        if getattr(self, "_made", None) == (os.getpid(), id(self)):  # no copy, and not half made
+            self._held = self._held if self.world == 1 else []  # as in __exit__
+            if (self._held and self._loggers) or (self._store is not None and not self._store.closed):
+                close_aside(self)
 
     @property
     def records(self) -> list[Record]:
@@ -715,21 +696,3 @@ class MarginMonitor:
             "homogeneous": None if homogeneous is None else homogeneous.as_dict(),
             **({} if self._own is None else {"geometry": self._own.geometry.as_dict()}),
         }
-
-
-_OPEN: weakref.WeakSet[MarginMonitor] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    """At the end of the process."""
-    for monitor in list(_OPEN):
-        if monitor.world == 1 and monitor._turn.comes():
-            _close(monitor)
-
-
-def _close(monitor: MarginMonitor) -> None:
-    """Close it where nobody can take what is raised."""
-    try:
-        monitor.close()
-    except InputError as error:
-        warnings.warn(str(error), stacklevel=2)
