@@ -22,7 +22,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from widemargin.flows import GD, MLP, Net, Record, TwoLayer, View, pose, train
-from widemargin.monitor import Falls, Homogeneous, MarginMonitor, falls, find_homogeneous, load
+from widemargin.monitor import (
+    Falls,
+    Homogeneous,
+    MarginMonitor,
+    check_homogeneous,
+    falls,
+    find_homogeneous,
+    load,
+    own_geometry,
+    series,
+    vanishing_margin,
+)
 from widemargin.monitor import monitor as monitor_file
 from widemargin.types import Dataset, InputError
 
@@ -1124,3 +1135,23 @@ def test_falls_of_what_are_no_records():
     for value in (None, "run", [1], {}):
         with pytest.raises(InputError, match="records must be a list of what a monitor recorded, not"):
             falls(value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "values"),
+    [
+        (lambda value: check_homogeneous(small_net(), value, data()[0]), [torch.ones(2), np.array(5), 3, [["a"]], [3]]),
+        (lambda value: find_homogeneous(small_net(), data()[0], tol=value), ["x", [], -1.0, math.nan, 1j]),
+        (lambda value: find_homogeneous(small_net(), data()[0], forward=value), ["x", 3, ()]),
+        (lambda value: find_homogeneous(small_net(), data()[0], progress=value), ["x", 3, ()]),
+        (lambda value: own_geometry(None, value, norm="l2"), [None, 3, [], torch.ones(2)]),
+        (vanishing_margin, [None, "float32", torch.int64, 3]),
+        (series, [3, [], {"name": [], "step": []}, np.ones(3)]),
+        (lambda value: falls([], half=value), [np.ones(3), torch.ones(3)]),
+    ],
+)
+def test_arguments_of_another_type_are_one_sentence(ask, values):
+    for value in values:
+        with pytest.raises(InputError) as told:
+            ask(value)
+        assert "\n" not in str(told.value)

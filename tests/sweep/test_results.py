@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import widemargin
-from widemargin.sweep import Run, Store, Sweep, load, query
+from widemargin.sweep import Run, Store, Sweep, dry_run, load, query
 from widemargin.sweep import store as storing
 from widemargin.types import InputError
 
@@ -529,3 +529,23 @@ def test_a_store_that_was_removed_gets_no_rows(other, tmp_path):
     store.close()
     assert len(everything(moved)) == 1 and place.exists() == other
     assert not other or len(everything(place)) == 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "values"),
+    [
+        (load, ["\ud800", b"x", 3]),
+        (Store, ["\ud800", b"x", 3]),
+        (lambda value: Store("store", wait=value), ["x", None, -1, math.nan, 10**400]),
+        (
+            lambda value: dry_run(Sweep("margin", fixed={"kind": "linear", "data": "dyadic:d=2"}), sample=value),
+            ["x", None, -1, 1j],
+        ),
+    ],
+)
+def test_arguments_of_another_type_are_one_sentence(ask, values, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value in values:
+        with pytest.raises(InputError):
+            ask(value)
+    assert not list(tmp_path.iterdir())
