@@ -59,7 +59,7 @@ def kkt_residual(problem: Problem, W: Params, state: State | None = None) -> Ten
     if not isinstance(problem, Problem):
         raise InputError(f"problem must be what flows.pose makes, not {show(problem)}")
     net, loss = problem.net, problem.loss
-    if not isinstance(W, Mapping) or set(W) != set(net.trained):
+    if not isinstance(W, Mapping) or not set(net.trained) <= set(W):
         raise InputError(f"W must be a dictionary of tensors {', '.join(net.trained)}, not {show(W)}")
     if loss is None or net.outputs > 1:
         raise InputError("the KKT residual needs one output and a loss of margins")
