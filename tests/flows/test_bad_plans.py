@@ -82,3 +82,27 @@ def test_numbers_of_trials_as_an_array():
     run = flows.train(DATA, NET, flows.GD(), stop=2, trials=np.array([3, 7]))
     one = flows.train(DATA, NET, flows.GD(), stop=2, trials=[7])
     assert np.array_equal(run["risk"][:, 1], one["risk"][:, 0])
+
+
+@pytest.mark.parametrize(
+    ("ask", "values"),
+    [
+        (flows.parse_until, [3, None, b"risk=1", *ODD]),
+        (lambda value: flows.rebuild_net(value), [None, 3, "relu", ODD[1], *ODD[3:]]),
+        (lambda value: flows.make_net(value, 2, 3), [None, [], *ODD]),
+        (lambda value: flows.kkt_residual(value, {}), [None, NET, *ODD]),
+        (lambda value: flows.kkt_residual(flows.pose(NET, DATA, "exp"), value), [None, *ODD]),
+        (lambda value: flows.pose(value, DATA, "exp"), [None, 3, *ODD]),
+        (lambda value: flows.pose(NET, DATA, "exp", dtype=value), [None, "int64", "nn", *ODD]),
+        (flows.as_classes, [None, 3]),
+        (flows.growth, ["x", None, HUGE, [[1], [1, 2]], torch.ones(2, requires_grad=True), 1j, DATA]),
+        (lambda value: flows.save_certificate("run", value), [None, "x", *ODD]),
+        (lambda value: flows.train(DATA, NET, flows.GD(), stop=2, trials=value), [[[1], [1, 2]], [None]]),
+        (lambda value: flows.WassersteinFlow(reduction=value), [np.array([]), 3]),
+        (lambda value: flows.Mirror(clock=value), [np.array([]), 3]),
+        (lambda value: flows.Steepest(nesterov=value), [np.ones((30, 30)), 3]),
+    ],
+)
+def test_arguments_of_the_parts_that_train_uses(ask, values):
+    for value in values:
+        refused(ask, value)

@@ -4,6 +4,8 @@ import copy
 import gc
 import math
 import random
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,7 +22,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from widemargin.flows import GD, MLP, Net, Record, TwoLayer, View, pose, train
-from widemargin.monitor import Falls, Homogeneous, MarginMonitor, falls, find_homogeneous, load
+from widemargin.monitor import (
+    Falls,
+    Homogeneous,
+    MarginMonitor,
+    check_homogeneous,
+    falls,
+    find_homogeneous,
+    load,
+    own_geometry,
+    series,
+    vanishing_margin,
+)
 from widemargin.monitor import monitor as monitor_file
 from widemargin.types import Dataset, InputError
 
@@ -963,6 +976,44 @@ def test_closing_writes_and_lets_go_even_if_the_last_step_was_bad(tmp_path: Any)
     assert load(tmp_path / "run")["step"].to_pylist() == [1]
 
 
+def test_a_monitor_that_is_dropped_writes_what_it_held_back(tmp_path: Path) -> None:
+    model, (x, y) = small_net(), data()
+    logged: list[int] = []
+
+    def train_a_while() -> None:
+        monitor = MarginMonitor(model, HEAD, out=tmp_path / "run", log=lambda numbers, step: logged.append(step))
+        for _ in range(20):
+            monitor.step(logits=model(x), targets=y)
+
+    train_a_while()
+    gc.collect()
+    assert len(load(tmp_path / "run")) == 20 and logged == list(range(1, 21))
+    with MarginMonitor(model, HEAD, out=tmp_path / "run", resume=True) as again:  # the folder is free
+        again.step(logits=model(x), targets=y)
+    assert load(tmp_path / "run")["step"].to_pylist() == list(range(1, 22))
+
+
+def test_a_bad_step_at_the_end_of_the_process_is_a_sentence() -> None:
+    code = (
+        "import torch; from widemargin.monitor import MarginMonitor\n"
+        "model = torch.nn.Linear(2, 2, bias=False); monitor = MarginMonitor(model)\n"
+        "f = model(torch.eye(2)); [monitor.step(logits=f / k, targets=torch.tensor([0, 1])) for k in (1.0, float('nan'))]"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ended.returncode == 0 and "step 2: 2 examples have NaN" in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_monitors_that_are_gone_leave_nothing_for_the_end() -> None:
+    model = small_net()
+    MarginMonitor(model, HEAD)
+    gc.collect()
+    before = sum(isinstance(one, weakref.ref) for one in gc.get_objects())
+    for _ in range(100):
+        MarginMonitor(model, HEAD)
+    gc.collect()
+    assert sum(isinstance(one, weakref.ref) for one in gc.get_objects()) < before + 50
+
+
 def test_falls_are_counted_after_fitting_only():
     def records(values):
         return [SimpleNamespace(step=k, fitted=value > 0, psi_normalized=value) for k, value in enumerate(values)]
@@ -1084,3 +1135,23 @@ def test_falls_of_what_are_no_records():
     for value in (None, "run", [1], {}):
         with pytest.raises(InputError, match="records must be a list of what a monitor recorded, not"):
             falls(value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "values"),
+    [
+        (lambda value: check_homogeneous(small_net(), value, data()[0]), [torch.ones(2), np.array(5), 3, [["a"]], [3]]),
+        (lambda value: find_homogeneous(small_net(), data()[0], tol=value), ["x", [], -1.0, math.nan, 1j]),
+        (lambda value: find_homogeneous(small_net(), data()[0], forward=value), ["x", 3, ()]),
+        (lambda value: find_homogeneous(small_net(), data()[0], progress=value), ["x", 3, ()]),
+        (lambda value: own_geometry(None, value, norm="l2"), [None, 3, [], torch.ones(2)]),
+        (vanishing_margin, [None, "float32", torch.int64, 3]),
+        (series, [3, [], {"name": [], "step": []}, np.ones(3)]),
+        (lambda value: falls([], half=value), [np.ones(3), torch.ones(3)]),
+    ],
+)
+def test_arguments_of_another_type_are_one_sentence(ask, values):
+    for value in values:
+        with pytest.raises(InputError) as told:
+            ask(value)
+        assert "\n" not in str(told.value)

@@ -6,9 +6,10 @@ import re
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-from widemargin import papers
+from widemargin import InputError, papers
 from widemargin.papers import REPRODUCTIONS
 
 
@@ -48,3 +49,22 @@ def test_no_module_is_hidden_by_something_of_its_name():
         for one in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{one.name}")
             assert isinstance(getattr(package, one.name), ModuleType), f"{package.__name__}.{one.name}"
+
+
+@pytest.mark.parametrize(
+    ("ask", "values"),
+    [
+        (papers.find, [3, None, "cb-2d", [3], [np.ones(3)], np.array(5)]),
+        (lambda value: papers.run(value, "out"), [3, None, "cb-2d"]),
+        (lambda value: papers.run(papers.find(["cb-2d"])[0], value), [3, None, []]),
+        (lambda value: papers.run(papers.find(["cb-2d"])[0], "out", scale=value), [3, None, []]),
+        (papers.count, [3, None, ["x"], [{}], np.array(5)]),
+        (lambda value: papers.Verdict("a", 1, "1", value), [3, None, [], np.ones(3), "yes"]),
+    ],
+)
+def test_arguments_of_another_type_are_one_sentence(ask, values, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value in values:
+        with pytest.raises(InputError):
+            ask(value)
+    assert not list(tmp_path.iterdir())

@@ -7,13 +7,15 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 import tracemalloc
 
 import numpy as np
 import pytest
 
 import widemargin
-from widemargin.sweep import Run, Store, Sweep, load, query
+from widemargin.sweep import Run, Store, Sweep, dry_run, load, query
 from widemargin.sweep import store as storing
 from widemargin.types import InputError
 
@@ -206,6 +208,18 @@ def test_a_query_is_a_text(sql, tmp_path):
     Store(tmp_path).close()
     with pytest.raises(InputError, match="a query must be a text"):
         query(tmp_path, sql)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts open files by /proc")
+def test_a_query_whose_rows_nobody_takes_is_let_go(tmp_path):
+    Store(tmp_path).close()
+    before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        query(tmp_path, "select 1")
+    deadline = time.monotonic() + 10  # a timer that was cancelled ends when its thread has its turn
+    while threading.active_count() > before[0] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
 
 
 def test_words_about_a_query_that_fails(tmp_path):
@@ -515,3 +529,23 @@ def test_a_store_that_was_removed_gets_no_rows(other, tmp_path):
     store.close()
     assert len(everything(moved)) == 1 and place.exists() == other
     assert not other or len(everything(place)) == 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "values"),
+    [
+        (load, ["\ud800", b"x", 3]),
+        (Store, ["\ud800", b"x", 3]),
+        (lambda value: Store("store", wait=value), ["x", None, -1, math.nan, 10**400]),
+        (
+            lambda value: dry_run(Sweep("margin", fixed={"kind": "linear", "data": "dyadic:d=2"}), sample=value),
+            ["x", None, -1, 1j],
+        ),
+    ],
+)
+def test_arguments_of_another_type_are_one_sentence(ask, values, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value in values:
+        with pytest.raises(InputError):
+            ask(value)
+    assert not list(tmp_path.iterdir())

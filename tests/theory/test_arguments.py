@@ -6,11 +6,13 @@ import ast
 import inspect
 import math
 import re
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 
 from widemargin import InputError, theory
 from widemargin.theory import arguments, guarantee
@@ -45,6 +47,8 @@ def example(
     convention: Convention = "derived",
     total: Annotated[float, arguments.not_below(0, "the sum of the losses")] = 0.0,
     free: float = 0.0,
+    known: bool | None = None,
+    points: ArrayLike = (0.0,),
 ) -> str:
     """Nothing."""
     return convention
@@ -68,15 +72,45 @@ def example(
         ("factor", (1, 1.5), (0.9, math.inf), "be a number of at least 1"),
         ("ratio", (1.1, 2), (1, 0.5, math.nan, "2"), "be greater than 1"),
         ("convention", ("derived", "printed"), ("sharp", 1, None), "be derived or printed"),
-        ("free", (0, "x", None), (), ""),
+        ("free", (0, -math.inf, math.nan), ("x", None, 1j, 10**400, np.ones(3)), "be a number"),
+        ("known", (None, True, np.bool_(False)), (1, "x", np.ones(3), ()), "be True or False or None"),
+        ("points", ([[1, 2]], np.ones(3)), ("x", [[1], [1, 2]], None, [1j], [], [10**400]), "be an array of numbers"),
+        ("gamma", (Fraction(1, 3),), (10**400, np.eye(30)), "be a positive number"),
     ],
 )
 def test_kinds_of_arguments(name, good, bad, says):
     for value in good:
         assert example(**{name: value}) in ("derived", "printed")
     for value in bad:
-        with pytest.raises(InputError, match=f"^example: {name} must .*{says}.*, not "):
+        with pytest.raises(InputError, match=f"^example: {name} must .*{says}.*, not ") as told:
             example(**{name: value})
+        assert len(str(told.value)) < 150
+
+
+def test_numbers_that_leave_the_range_on_the_way_are_one_sentence():
+    @arguments.checked
+    def log_of_square(gamma: Positive) -> float:
+        return math.log(gamma**2)
+
+    assert log_of_square(Fraction(1, 2)) == math.log(0.25)
+    for gamma in (1e-300, 1e300):
+        with pytest.raises(InputError, match=r"^log_of_square: the numbers leave the range of floating point"):
+            log_of_square(gamma)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: theory.theorem("MT-19")(1.0, 1.0), "K has shape"),
+        (lambda: theory.theorem("MT-19")(np.eye(2), np.eye(2)), "K has shape"),
+        (lambda: theory.theorem("BN-13")([1.0, 2.0], [1.0], np.eye(2)), "u has shape"),
+        (lambda: theory.theorems(np.ones(3)), "there is no paper"),  # type: ignore[arg-type]
+        (lambda: theory.guarantees(([[1.0], [-1.0]], [1, -1]), progress="x"), "progress must be a function"),  # type: ignore[arg-type]
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_sentence(call, says):
+    with pytest.raises(InputError, match=says):
+        call()
 
 
 def test_an_argument_is_called_what_it_is():

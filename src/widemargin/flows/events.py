@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from widemargin.errors import show
 from widemargin.types import InputError
 
 from . import losses
@@ -142,6 +143,8 @@ def parse_until(text: str) -> Event:
     >>> parse_until("risk=0.1")
     Risk(value=0.1)
     """
+    if not isinstance(text, str):
+        raise InputError(f"an event is a text such as 'risk=0.1', not {show(text)}")
     name, given, value = text.strip().partition("=")
     if not given and name in ("fitted", "stationary"):
         return Fitted() if name == "fitted" else Stationary()

@@ -77,7 +77,11 @@ def growth(weights: ArrayLike) -> Observer:
 
 
 def _weights(values: ArrayLike) -> np.ndarray:
-    out = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    try:
+        real = np.asarray(values).dtype.kind != "c"
+        out = np.atleast_2d(np.asarray(values, dtype=np.float64) if real else np.nan)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of tensors that require gradients
+        out = np.full((1, 1), np.nan)
     if out.ndim != 2 or not np.isfinite(out).all() or (out < 0).any():
         raise InputError("a comparator is a row of nonnegative numbers, one per neuron, or one such row per trial")
     return out

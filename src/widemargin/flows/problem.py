@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from widemargin.dataset import takes_data, takes_data_second
-from widemargin.errors import brief
+from widemargin.errors import brief, show
 from widemargin.spaces import extend
-from widemargin.types import Dataset, InputError
+from widemargin.types import Dataset, InputError, check_device
 
 from .losses import Loss, as_loss, class_margin
 from .nets import Net, Params
@@ -98,6 +98,8 @@ def as_classes(data: Dataset) -> Dataset:
     >>> as_classes(Dataset([[1.0], [2.0]], [-1, 1])).y.tolist()
     [0.0, 1.0]
     """
+    if not isinstance(data, Dataset):
+        raise InputError(f"data must be a Dataset, not {show(data)}")
     return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes)
 
 
@@ -122,7 +124,14 @@ def pose(
     >>> flows.pose(flows.TwoLayer(2, 5), [one, other], "logistic", bias=True).X[1].tolist()
     [[3.0, 1.0], [4.0, 1.0]]
     """
+    if not isinstance(net, Net):
+        raise InputError(f"net must be a net, such as those of widemargin.flows, not {show(net)}")
     sets = data if isinstance(data, list) else [data]
+    if not sets or not all(isinstance(data, Dataset) for data in sets):
+        raise InputError(f"data must be a Dataset, or a list of them, not {show(data)}")
+    if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
+        raise InputError(f"dtype must be float32 or float64, not {show(dtype)}")
+    check_device(device)
     if len({(data.n, data.d) for data in sets}) != 1:
         raise InputError("data sets of one batch must have the same number of points and features")
     kind = getattr(torch, dtype)

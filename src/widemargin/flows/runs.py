@@ -38,6 +38,7 @@ from widemargin.disk import (
     read_json,
     show_path,
 )
+from widemargin.errors import show
 from widemargin.forms import (
     Misfit,
     either,
@@ -473,6 +474,8 @@ def save_certificate(folder: str | os.PathLike[str], cert: Certificate) -> None:
     >>> round(flows.load_certificate("run").lower, 3) == round(margins.f1(data).lower, 3)
     True
     """
+    if not isinstance(cert, Certificate):
+        raise InputError(f"cert must be a certificate, not {show(cert)}; compute one by widemargin.margins.f1")
     cert.save(as_folder(folder, "the run") / CERTIFICATE)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from widemargin.errors import show
 from widemargin.types import InputError
 
 from . import losses
@@ -53,7 +56,11 @@ def kkt_residual(problem: Problem, W: Params, state: State | None = None) -> Ten
     >>> flows.kkt_residual(problem, W).round(decimals=3).tolist()  # the sine for (2, 1) and e_2 is 2 / sqrt 5
     [0.0, 0.894]
     """
+    if not isinstance(problem, Problem):
+        raise InputError(f"problem must be what flows.pose makes, not {show(problem)}")
     net, loss = problem.net, problem.loss
+    if not isinstance(W, Mapping) or not set(net.trained) <= set(W):
+        raise InputError(f"W must be a dictionary of tensors {', '.join(net.trained)}, not {show(W)}")
     if loss is None or net.outputs > 1:
         raise InputError("the KKT residual needs one output and a loss of margins")
     size = net.norm2(W).sqrt()

@@ -532,7 +532,7 @@ def _check(sets: list[Dataset], net: Any, rule: Any, trials: Any, seed: Any, dev
 
 def _count(trials: Any) -> Any:
     """How many trials are asked for: a number, or numbers of trials."""
-    if not isinstance(trials, list | tuple | range | np.ndarray) or not np.ndim(trials):
+    if not isinstance(trials, list | tuple | range | np.ndarray) or not getattr(trials, "ndim", 1):
         return trials
     if any(isinstance(trial, bool) or not isinstance(trial, int | np.integer) or trial < 0 for trial in trials):
         raise InputError("the numbers of trials must be integers from 0")

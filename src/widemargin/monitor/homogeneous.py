@@ -20,13 +20,14 @@ search is made at that size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
+from widemargin.errors import show
 from widemargin.types import InputError
 
 from .euler import Euler
@@ -132,6 +133,8 @@ def find_homogeneous(
     >>> found.degree, sorted(found.names)
     (2, ['1.weight', '2.weight'])
     """
+    if not (progress is None or callable(progress)):
+        raise InputError(f"progress must be a function of seconds and a number, or None, not {show(progress)}")
     with probing(model, batch, forward, tol) as prober:
         if progress is not None:
             progress(USUAL * prober.seconds, len(prober.trained))
@@ -163,9 +166,10 @@ def check_homogeneous(
     >>> check_homogeneous(model, ["0.weight", "2.weight"], randn(8, 2), degree=2).degree
     2
     """
-    if isinstance(names, str) or not names:
+    several = isinstance(names, Iterable) and not isinstance(names, str) and getattr(names, "ndim", 1) == 1
+    names = tuple(names) if several else ()
+    if not names or not all(isinstance(name, str) for name in names):
         raise InputError("give the names of the parameters as a list with at least one name")
-    names = tuple(names)
     with probing(model, batch, forward, tol) as prober:
         for name in names:
             if name in prober.alias:

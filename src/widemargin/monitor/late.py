@@ -15,6 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from widemargin.errors import show
+from widemargin.types import InputError
+
 from .model import local_part, on_host
 
 HALF = 0.5  # share of lost examples at which the warning is given
@@ -28,6 +31,10 @@ def vanishing_margin(dtype: torch.dtype) -> float:
     >>> [round(vanishing_margin(dtype), 2) for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)]
     [5.55, 7.62, 16.64, 36.74]
     """
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise InputError(
+            f"dtype must be one of torch's for numbers with a point, such as torch.bfloat16, not {show(dtype)}"
+        )
     return -math.log(torch.finfo(dtype).eps / 2)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import math
+import os
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -74,7 +73,7 @@ from .model import (
 from .own_norm import Geometry, OwnNorm, own_geometry
 from .record import STEP, Record, from_rows, from_tally
 from .store import Store
-from .turns import Turn, in_turn
+from .turns import Turn, close_aside, close_at_exit, in_turn
 
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -198,7 +197,7 @@ class MarginMonitor:
         self._hook: Any = None
         if self.homogeneous is None:  # the first training batch is what the parameters are scaled on
             self._hook = model.register_forward_pre_hook(self._look, with_kwargs=True)
-        atexit.register(_flush_at_exit, weakref.ref(self))  # for loops that end without close()
+        self._made = close_at_exit(self)  # for loops that end without close()
 
     # ------------------------------------------------------------ measuring
 
@@ -387,6 +386,13 @@ class MarginMonitor:
         if kind is not None and self.world > 1:
             self._held = []  # to flush would be to wait for the other ranks, which are elsewhere
         self.close()
+
+    def __del__(self) -> None:
+        """Dropped without close(), by a function that has ended, say: what is held back is written, and the folder let go."""
+        if getattr(self, "_made", None) == (os.getpid(), id(self)):  # no copy, and not half made
+            self._held = self._held if self.world == 1 else []  # as in __exit__
+            if (self._held and self._loggers) or (self._store is not None and not self._store.closed):
+                close_aside(self)
 
     @property
     def records(self) -> list[Record]:
@@ -690,9 +696,3 @@ class MarginMonitor:
             "homogeneous": None if homogeneous is None else homogeneous.as_dict(),
             **({} if self._own is None else {"geometry": self._own.geometry.as_dict()}),
         }
-
-
-def _flush_at_exit(monitor: weakref.ref[MarginMonitor]) -> None:
-    alive = monitor()
-    if alive is not None and alive.world == 1 and alive._turn.comes():
-        alive.close()

@@ -108,6 +108,10 @@ def own_geometry(
     >>> print(own_geometry(None, dict(head.named_parameters()), norm="spectral"))
     |weight|_op (norm=)
     """
+    if not isinstance(named, Mapping):
+        raise InputError(
+            f"named must be a dictionary of parameters, such as dict(model.named_parameters()), not {show(named)}"
+        )
     names = list(named) if names is None else list(names)
     if norm is not None and not (isinstance(norm, str) and norm in NORMS):
         raise InputError(f"norm must be one of {', '.join(NORMS)}, not {show(norm)}")

@@ -229,7 +229,7 @@ def falls(records: Sequence[Record], geometry: Geometry | None = None, half: Seq
     >>> print(falls(monitor.records))
     never fell in 1 pairs of records
     """
-    for given in (records, half or ()):
+    for given in (records, () if half is None else half):
         if not isinstance(given, list | tuple) or not all(hasattr(record, "psi_normalized") for record in given):
             raise InputError(f"records must be a list of what a monitor recorded, not {show(given)}")
         names = dict.fromkeys(getattr(record, "name", "") for record in given)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from widemargin.errors import show
 from widemargin.types import InputError
 
 from .model import call, check_model, evaluating, logits_of, reshard, sharded_modules, unwrap
@@ -240,6 +242,10 @@ def probing(
 ) -> Iterator[Prober]:
     """A prober on a few examples of the batch, with `small` cut to the smallest pictures and texts that the model takes."""
     check_model(model)
+    if not (forward is None or callable(forward)):
+        raise InputError(f"forward must be a function of model and batch, or None, not {show(forward)}")
+    if not (tolerance is None or (isinstance(tolerance, Real) and 0 < tolerance < math.inf)):
+        raise InputError(f"tol must be a positive number, or None, not {show(tolerance)}")
     inner = unwrap(model)  # not the wrapper: it would compile anew, or wait for other ranks
 
     def run(examples: Any, graph: bool = False) -> Tensor:

@@ -428,6 +428,8 @@ def series(records: Any) -> dict[str, dict[str, np.ndarray]]:
     [0, 10]
     """
     table = load(records) if isinstance(records, str | os.PathLike) else records
+    if not {"name", "step"} <= set(getattr(table, "column_names", ())):
+        raise InputError(f"records must be a table that load returns, or the folder, not {show(records)}")
     return _columns(table, _rows_of(table))
 
 

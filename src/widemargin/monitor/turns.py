@@ -1,12 +1,21 @@
-"""One thread after the other: while the parameters that scale are looked for, the model has others than its own."""
+"""One thread after the other: while the parameters that scale are looked for, the model has others than its own.
+
+And who closes what nobody has closed: the end of the process, or of the last name that a monitor had.
+"""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import functools
 import os
 import threading
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from widemargin.types import InputError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,3 +62,36 @@ def in_turn(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P
             return method(self, *args, **keys)
 
     return alone
+
+
+_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def close_at_exit(monitor: Any) -> tuple[int, int]:
+    """Have it closed at the end of the process, as long as it is there; gives the process and the object that this is about."""
+    _OPEN.add(monitor)
+    atexit.unregister(_close_all)  # what is registered last is called first: before the stores close
+    atexit.register(_close_all)
+    return os.getpid(), id(monitor)
+
+
+def close_aside(monitor: Any) -> None:
+    """Close it in a thread of its own: an object may be dropped anywhere, even in the middle of the store's own writing."""
+    with contextlib.suppress(RuntimeError):  # the interpreter is ending
+        end = threading.Thread(target=_close, args=(monitor,), name="widemargin end")
+        end.start()
+        end.join(PATIENCE)
+
+
+def _close_all() -> None:
+    for monitor in list(_OPEN):
+        if monitor.world == 1 and monitor._turn.comes():
+            _close(monitor)
+
+
+def _close(monitor: Any) -> None:
+    """Where nobody can take what is raised."""
+    try:
+        monitor.close()
+    except InputError as error:
+        warnings.warn(str(error), stacklevel=2)

@@ -14,7 +14,7 @@ import io
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from widemargin import flows
-from widemargin.disk import check_sums, make_folders
+from widemargin.disk import as_folder, check_sums, make_folders
+from widemargin.errors import show
 from widemargin.types import Dataset, InputError, Trajectory, write_atomically
 
 from .verdicts import Verdict, plain, table
@@ -228,6 +229,9 @@ def find(asked: Sequence[str], scale: str = "quick") -> list[Reproduction]:
     >>> {one.paper for one in papers.find(["mt"])}
     {'MT'}
     """
+    several = isinstance(asked, Iterable) and not isinstance(asked, str) and getattr(asked, "ndim", 1) == 1
+    if not several or not all(isinstance(word, str) for word in asked):
+        raise InputError(f"what is asked for must be a list of ids such as ['cb-2d'], not {show(asked)}")
     chosen: dict[str, Reproduction] = {}
     for word in asked:
         some = [
@@ -267,9 +271,11 @@ def run(
     >>> sorted(path.name for path in Path("out/sum").iterdir())
     ['README.md', 'data.npz', 'settings.json', 'verdict.json']
     """
-    if scale not in SCALES:
-        raise InputError(f"scale must be quick or paper, not {scale!r}")
-    folder = Path(out) / one.id
+    if not isinstance(one, Reproduction):
+        raise InputError(f"a reproduction is one that papers.find returns, not {show(one)}")
+    if not isinstance(scale, str) or scale not in SCALES:
+        raise InputError(f"scale must be quick or paper, not {show(scale)}")
+    folder = as_folder(out, "out") / one.id
     try:
         make_folders(folder)
     except OSError as error:

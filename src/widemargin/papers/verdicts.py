@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from widemargin.errors import InputError, show
 from widemargin.json_values import plain_json
 
 UNDECIDED = "undecided"  # could have come out true or false, and the numbers do not say which
@@ -46,8 +47,8 @@ class Verdict:
     again: Mapping[str, Any] | None = None  # seed, measured, uncertainty, holds
 
     def __post_init__(self) -> None:
-        if not any(self.holds is word or (isinstance(word, str) and self.holds == word) for word in HOLDS):
-            raise ValueError(f"a verdict is true, false, undecided or not informative, not {self.holds!r}")
+        if not (isinstance(self.holds, bool) or (isinstance(self.holds, str) and self.holds in HOLDS)):
+            raise InputError(f"a verdict is true, false, undecided or not informative, not {show(self.holds)}")
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -61,6 +62,14 @@ def count(verdicts: Iterable[Mapping[str, Any] | Verdict]) -> dict[str, int]:
     >>> count([Verdict("a", 1, "1", True), Verdict("b", 1, "2", False), {"holds": UNDECIDED}])
     {'true': 1, 'false': 1, 'undecided': 1, 'not informative': 0}
     """
+    if not isinstance(verdicts, Iterable) or not getattr(verdicts, "ndim", 1):
+        raise InputError(f"verdicts must be a list of verdicts, not {show(verdicts)}")
+    verdicts = list(verdicts)
+    for one in verdicts:
+        if not (isinstance(one, Verdict) or (isinstance(one, Mapping) and "holds" in one)):
+            raise InputError(
+                f"a verdict is one of papers.Verdict, or a dictionary that says whether it holds, not {show(one)}"
+            )
     answers = [verdict.holds if isinstance(verdict, Verdict) else verdict["holds"] for verdict in verdicts]
     return {str(word).lower(): sum(answer == word for answer in answers) for word in HOLDS}
 

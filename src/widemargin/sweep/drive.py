@@ -423,6 +423,8 @@ def dry_run(plan: Sweep, store: str | Path | None = None, *, workers: int | None
     (2, 0, 2)
     """
     _check_plan(plan)
+    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
+        raise InputError(f"sample must be a number of batches, 0 or more, not {show(sample)}")
     count = make_engine("local", workers).workers
     began = time.perf_counter()
     looked, done, open_batches, all_batches = 0, 0, 0, 0

@@ -69,6 +69,8 @@ class Store:
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, wait: float = WAIT):
+        if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < 1e9:
+            raise InputError(f"wait must be a number of seconds, not {show(wait)}")
         self.folder, self._wait = _folder(folder), wait
         path = self.folder / FILE
         # Before anything is written to a file that may be another's.
@@ -414,11 +416,14 @@ def query(
         clock.stop()
         db.close()
         raise InputError("the query returns nothing; write a select")
-    return [part[0] for part in cursor.description], _rows(db, cursor, clock)
+    rows = _rows(db, cursor, clock)
+    next(rows)  # it has begun: where it is dropped, even without a row taken, the store and the clock are let go
+    return [part[0] for part in cursor.description], rows
 
 
 def _rows(db: sqlite3.Connection, cursor: sqlite3.Cursor, clock: Clock) -> Iterator[tuple[Any, ...]]:
     try:
+        yield ()
         for row in cursor:
             if clock():  # rows can be long and made in few steps, and whoever takes them needs time too
                 raise sqlite3.OperationalError("interrupted")
@@ -589,9 +594,17 @@ def _check_regular(path: Path) -> None:
                 )
 
 
+def _is_name(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # half a character
+        return False
+    return True
+
+
 def _folder(folder: Any) -> Path:
     path = os.fspath(folder) if isinstance(folder, str | os.PathLike) else None
-    if not isinstance(path, str) or "\0" in path:
+    if not isinstance(path, str) or "\0" in path or not _is_name(path):
         raise InputError(f"a store is the path of a folder, not {show(folder)}")
     return Path(path)
 

@@ -1,6 +1,7 @@
 """What an argument of a theorem may be, stated once, in its annotation: `gamma: Positive`, `delta: Probability`.
 
-`checked` refuses everything else with one sentence before the body runs.
+`checked` refuses everything else with one sentence before the body runs: what is not of the kind, or, where there is none, of
+the type that the annotation names.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import math
 import numbers
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
+import numpy as np
 from numpy.typing import ArrayLike
 
+from widemargin.errors import show
 from widemargin.types import InputError
 
 
@@ -28,11 +32,26 @@ class Kind:
 
     def check(self, where: str, name: str, value: Any) -> None:
         if not self.holds(value):
-            raise InputError(f"{where}: {self.called or name} must {self.must}, not {value!r}")
+            raise InputError(f"{where}: {self.called or name} must {self.must}, not {show(value)}")
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:  # an integer beyond floating point
+        return False
+    return True
+
+
+def _numbers(value: Any) -> bool:
+    """Whether these are numbers, or rows of numbers of one length."""
+    try:
+        found = np.asarray(value)
+        return found.dtype.kind in "fiub" and np.asarray(found, dtype=float).size > 0
+    except Exception:  # numpy and torch have an exception for each thing that is no array
+        return False
 
 
 def not_below(least: float, called: str = "") -> Kind:
@@ -65,6 +84,11 @@ Space = Annotated[str, one_of("f1", "f2")]
 
 EXAMPLE = ">>> "
 WORDS = {float: "a number", int: "an integer", bool: "True or False", str: "a word"}
+PLAIN: dict[Any, Callable[[Any], bool]] = {
+    float: _number,
+    int: _number,
+    bool: lambda value: isinstance(value, bool | np.bool_),
+}
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,6 +104,24 @@ def kinds(function: Callable[..., Any]) -> dict[str, Kind]:
     return wanted
 
 
+def types(function: Callable[..., Any]) -> dict[str, Kind]:
+    """What its arguments without a kind must be, by their types."""
+    found = {}
+    for name, hint in get_type_hints(function).items():
+        if hint == ArrayLike or np.ndarray in get_args(hint):
+            found[name] = Kind("be an array of numbers", _numbers)
+            continue
+        parts = get_args(hint) or (hint,)
+        if all(isinstance(part, type) for part in parts):
+            words = ["None" if part is type(None) else WORDS.get(part, f"a {part.__name__}") for part in parts]
+            found[name] = Kind(f"be {' or '.join(words)}", functools.partial(_is_one_of, parts))
+    return found
+
+
+def _is_one_of(parts: tuple[type, ...], value: Any) -> bool:
+    return any(PLAIN[part](value) if part in PLAIN else isinstance(value, part) for part in parts)
+
+
 def _or_none(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or holds(value)
 
@@ -87,14 +129,27 @@ def _or_none(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
 def checked(function: F) -> F:
     """The function, refusing arguments that are not of their kinds."""
     signature, wanted = inspect.signature(function), kinds(function)
+    wanted |= {name: kind for name, kind in types(function).items() if name not in wanted}
 
     @functools.wraps(function)
     def door(*args: Any, **keys: Any) -> Any:
-        given = signature.bind(*args, **keys).arguments
+        given = signature.bind(*args, **keys)
         for name, kind in wanted.items():
-            if name in given:
-                kind.check(function.__name__, name, given[name])
-        return function(*args, **keys)
+            if name in given.arguments:
+                kind.check(function.__name__, name, given.arguments[name])
+                if isinstance(given.arguments[name], Fraction):  # formats of numbers know none
+                    given.arguments[name] = float(given.arguments[name])
+        try:
+            return function(*given.args, **given.kwargs)
+        except ArithmeticError as error:
+            trouble: Exception = error
+        except ValueError as error:
+            if str(error) != "math domain error":  # the logarithm of what became 0
+                raise
+            trouble = error
+        raise InputError(
+            f"{function.__name__}: the numbers leave the range of floating point on the way ({trouble}); give less extreme ones"
+        )
 
     return door  # type: ignore[return-value]
 

@@ -78,6 +78,6 @@ def theorems(paper: str | None = None) -> list[Theorem]:
     >>> [one.id for one in theory.theorems("CB")][:3]
     ['CB-14', 'CB-16', 'CB-18']
     """
-    if paper is not None and paper not in PAPERS:
-        raise InputError(f"there is no paper {paper!r}; there are {', '.join(PAPERS)}")
+    if paper is not None and not (isinstance(paper, str) and paper in PAPERS):
+        raise InputError(f"there is no paper {show(paper)}; there are {', '.join(PAPERS)}")
     return [THEOREMS[id] for id in sorted(THEOREMS, key=order) if paper in (None, THEOREMS[id].paper)]

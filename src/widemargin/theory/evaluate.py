@@ -113,6 +113,8 @@ def guarantees(
     >>> given.best.id, given.best.value < 0.3
     ('CB-22', True)
     """
+    if not (progress is None or callable(progress)):
+        raise InputError(f"progress must be a function of an id and a share, or None, not {show(progress)}")
     known = facts(data, run_or_net, delta=delta, trial=trial, seed=seed, time_limit=time_limit)
     chosen = [THEOREMS[id] for id in _chosen(theorems, THEOREMS, "theorem")]
     reached: list[Guarantee] = []

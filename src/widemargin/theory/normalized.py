@@ -80,6 +80,10 @@ def normalizer_lipschitz(u: ArrayLike, v: ArrayLike, Sigma: ArrayLike, eps: floa
     BN-13: constant 1, applies [BN Lemma B.1]
     """
     u, v, S = (np.asarray(part, dtype=np.float64) for part in (u, v, Sigma))
+    if u.ndim != 1 or v.shape != u.shape or S.shape != (len(u), len(u)):
+        raise InputError(
+            f"normalizer_lipschitz: u has shape {u.shape}, v {v.shape} and Sigma {S.shape}; give (d,), (d,) and (d, d)"
+        )
     N = normalizers(np.stack([u, v]), S, eps)
     value = float(normalizers((u - v)[None], S)[0])
     top = float(np.linalg.eigvalsh(S)[-1])

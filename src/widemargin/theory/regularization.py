@@ -369,10 +369,8 @@ def uniform_dual_bound(K: ArrayLike, y: ArrayLike) -> Guarantee:
     MT-19: constant (M7) 0.5, applies [MT Lemma 3.6]
     """
     gram, signs = np.asarray(K, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if gram.shape != (len(signs), len(signs)):
-        raise InputError(
-            f"uniform_dual_bound: K has shape {gram.shape} but there are {len(signs)} labels; give K (n, n)"
-        )
+    if signs.ndim != 1 or gram.shape != (len(signs), len(signs)):
+        raise InputError(f"uniform_dual_bound: K has shape {gram.shape} and y {signs.shape}; give K (n, n) and y (n,)")
     return Guarantee(
         "gamma_2 <= ||mean y_i phi(x_i)||",
         math.sqrt(max(float(signs @ gram @ signs), 0.0)) / len(signs),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from widemargin.errors import did_you_mean
+from widemargin.errors import did_you_mean, show
 from widemargin.types import InputError
 
 from .base import Net
@@ -72,8 +72,8 @@ def make_net(kind: str, d: int, m: int, **options: Any) -> Net:
     >>> flows.make_net("mlp", 3, 10, depth=4).degree
     4
     """
-    if kind not in KINDS:
-        raise InputError(f"unknown network {kind!r}{did_you_mean(kind, KINDS)}; choose {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise InputError(f"unknown network {show(kind)}{did_you_mean(kind, KINDS)}; choose {', '.join(KINDS)}")
     make, defaults, known = KINDS[kind]
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
@@ -93,6 +93,8 @@ def rebuild_net(config: Mapping[str, Any], points: Sequence[np.ndarray] | None =
     >>> flows.rebuild_net(net.config()) == net
     True
     """
+    if not isinstance(config, Mapping):
+        raise InputError(f"a configuration is what Net.config() returns, a dictionary, not {show(config)}")
     kept = {name: value for name, value in config.items() if value is not None}
     name, d, m = kept.pop("net", None), kept.pop("d", None), kept.pop("m", None)
     classes: dict[Any, type[Net]] = {

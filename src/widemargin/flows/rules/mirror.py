@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from widemargin.errors import show
+
 from ..contract import Rule, State
 from ..nets import Params
 from ..problem import Problem
@@ -42,7 +44,8 @@ class Mirror(Rule[MirrorState]):
 
     def __post_init__(self) -> None:
         check_numbers(self, above=("lr",))
-        require(self.clock in ("cb", "mean"), f"Mirror: clock {self.clock!r} is not one of cb, mean")
+        named = isinstance(self.clock, str) and self.clock in ("cb", "mean")
+        require(named, f"Mirror: clock {show(self.clock)} is not one of cb, mean")
 
     def check(self, problem: Problem) -> None:
         fits = {"a", "b"} <= set(problem.net.trained)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from widemargin.errors import show
+
 from .. import geometry
 from ..contract import Rule, State
 from ..nets import Params
@@ -40,7 +42,7 @@ class Descent(Rule[SteepestState]):
         kind = type(self).__name__
         check_numbers(self, above=("lr",), least={"momentum": 0, "weight_decay": 0, "power": 0})
         require(self.momentum < 1 and self.power <= 1, f"{kind}: momentum must be below 1, and power at most 1")
-        require(isinstance(self.nesterov, bool), f"{kind}: nesterov must be True or False, not {self.nesterov!r}")
+        require(isinstance(self.nesterov, bool), f"{kind}: nesterov must be True or False, not {show(self.nesterov)}")
         require(bool(self.momentum) or not self.nesterov, f"{kind}: nesterov needs a momentum above 0")
 
     @property

@@ -46,9 +46,11 @@ class WassersteinFlow(Rule[State]):
     def __post_init__(self) -> None:
         check_numbers(self, above=("eta",), least={"lam": 0})
         kind = type(self).__name__
-        require(self.reduction in ("sum", "mean"), f"{kind}: reduction {self.reduction!r} is not one of sum, mean")
+        named = isinstance(self.reduction, str) and self.reduction in ("sum", "mean")
+        require(named, f"{kind}: reduction {show(self.reduction)} is not one of sum, mean")
         known = ("discrete", "continuous")
-        require(self.scheme in known, f"{kind}: scheme {self.scheme!r} is not one of {', '.join(known)}")
+        named = isinstance(self.scheme, str) and self.scheme in known
+        require(named, f"{kind}: scheme {show(self.scheme)} is not one of {', '.join(known)}")
 
     def check(self, problem: Problem) -> None:
         net = problem.net
