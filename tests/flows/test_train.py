@@ -328,7 +328,7 @@ def test_a_run_that_could_not_be_read_again_is_not_begun(tmp_path):
 
 
 def test_another_configuration_is_refused(stopped, tmp_path):
-    with pytest.raises(InputError, match="another configuration: steps was 40 and is 50; .*; ask for the same"):
+    with pytest.raises(InputError, match=r"another configuration: steps was 40 and is 50; .*; ask for the same"):
         run_it(stopped, steps=50, resume=True)
     with pytest.raises(InputError, match=r"rule\.lr was 0\.5 and is 0\.1"):
         train(PARITY, NET, GD(lr=0.1), stop=40, trials=2, record=SCALARS, keep=Keep(stopped, resume=True))
