@@ -198,6 +198,10 @@ NEARLY = {
     "command": (("margn", SMALL), "did you mean margin?"),
     "kind": (("margin", SMALL, "--kind", "lineer"), "did you mean linear?"),
     "option": (("margin", SMALL, "--knd", "f1"), "did you mean --kind?"),
+    "option of another command": (
+        ("margin", SMALL, "--weight-decay", "1"),
+        "--weight-decay 1; see widemargin margin --help",
+    ),
     "choice": (("fit", SMALL, "--loss", "logitic", "--weight-decay", 1), "did you mean logistic?"),
     "data set": (("margin", "partiy:d=3,n=8"), "did you mean parity?"),
     "key": (("margin", "parity:d=3,sed=8"), "did you mean seed?"),

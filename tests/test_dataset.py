@@ -281,3 +281,16 @@ def test_misspelt_arguments_and_rooms():
         wm.flows.train(X, ONES, wm.flows.TwoLayer(2, 4), zzz=3)
     with pytest.raises(AttributeError, match=r"no attribute 'margin' \(did you mean margins\?\)"):
         wm.margin.f1(X, ONES)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("word", ["\udcff", "n" * 5000, "new\nline"])
+def test_what_is_kept_of_names_can_be_read_again(word, tmp_path):
+    """Names of files may hold what is no text, and texts of any length may be labels."""
+    table = pd.DataFrame(X, columns=[word.replace("\udcff", "u"), "v"])
+    data = Dataset(table, np.where(SIGNS > 0, word, "no"), word)
+    cert = wm.margins.f2(data)
+    cert.save(tmp_path / "cert.json")
+    assert wm.Certificate.load(tmp_path / "cert.json").verify(data).ok
+    wm.flows.train(data, wm.flows.TwoLayer(2, 3), wm.flows.GD(), stop=2, keep=tmp_path / "run")
+    assert wm.flows.load(tmp_path / "run").config["data"]["names"] == [data.name]
+    wm.report.write(wm.report.build([tmp_path / "cert.json", tmp_path / "run"]), tmp_path / "page.html")

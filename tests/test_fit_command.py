@@ -343,6 +343,8 @@ def test_bad_models(model, tmp_path, monkeypatch):
     assert "cannot be read as a state dict" in refused("gap", tmp_path / "empty.pt", SPEC, *decay)
     (tmp_path / "text.pt").write_text("hello")
     assert "it is damaged, or of another format; save" in refused("gap", tmp_path / "text.pt", SPEC, *decay)
+    (tmp_path / "cert.json").write_text('{"format": "widemargin-certificate-1"}')  # no code at all
+    assert "of another format; save" in refused("gap", tmp_path / "cert.json", SPEC, *decay)
     (tmp_path / "half.pt").write_bytes(model.read_bytes()[:300])
     assert "half.pt" in refused("gap", tmp_path / "half.pt", SPEC, *decay)
     (tmp_path / "bad.safetensors").write_bytes(b"no tensors here")

@@ -79,3 +79,24 @@ def test_certificates_replace_certificates_alone(points, tmp_path):
     for name in ("empty", "half.json", "old.json", "old.json.gz"):
         assert run("margin", SMALL, "--kind", "f2", "--save", tmp_path / name)[0] == 0
         assert run("verify", tmp_path / name, SMALL)[0] == 0
+
+
+def test_pages_replace_pages_alone(points, tmp_path):
+    """A page takes the place of pages and of remains, and of nothing else: data that are gone cannot be made again."""
+    cert = tmp_path / "cert.json"
+    assert run("margin", points, "--kind", "linear", "--save", cert)[0] == 0
+    for argv in (["report", cert, "--out"], ["play", "--out"]):
+        before = points.read_bytes()
+        assert "cannot write a page over" in refused(*argv, points) and points.read_bytes() == before
+        page = tmp_path / "page.html"
+        page.write_text("")
+        for _ in range(2):
+            assert run(*argv, page)[0] == 0 and page.read_bytes()
+
+
+def test_two_outputs_are_two_files(points, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for count, save, plot in (("1", "a.png", "./a.png"), ("2", "a.png", tmp_path / "a.2.png")):
+        said = refused("fit", points, "--path", count, "--save", save, "--plot", plot)
+        assert f"--save and --plot both write {plot}" in said
+    assert sorted(os.listdir(tmp_path)) == ["points.npz"]

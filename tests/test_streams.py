@@ -154,6 +154,16 @@ def test_a_limit_of_memory_that_libraries_do_not_survive(xor, most):
 ESCAPES = "\x1b]0;mine\x07\x1b[2J"
 
 
+@pytest.mark.slow
+def test_workers_have_streams_where_there_are_none(tmp_path):
+    """A worker without standard error ends before it begins."""
+    plan = tmp_path / "plan.toml"
+    plan.write_text('function = "train"\n[fixed]\ndata = "parity:d=3,n=4"\nsteps = 2\n[grid]\nwidth = [2, 3]\n')
+    for how in ("<&- 2>&-", "<&- >&- 2>&-"):
+        done = through(how, "sweep", plan, "--store", tmp_path / f"store{len(how)}", "--workers", 1)
+        assert done.returncode == 0 and len(Store(tmp_path / f"store{len(how)}")) == 2, done
+
+
 def test_names_do_not_steer_a_terminal(tmp_path):
     """Neither those of files nor those that files hold."""
     data, saved = tmp_path / f"a{ESCAPES}\nb.csv", tmp_path / "cert.json"

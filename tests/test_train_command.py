@@ -86,6 +86,14 @@ def test_certify_reports_the_fraction(tmp_path):
     assert 0 < trial["fraction"] <= 1
     assert abs(trial["fraction"] - 2 * trial["margin_M2"] / cert["upper"]) < 1e-12
     assert trained(*argv, "--resume")["trials"] == found["trials"]  # neither trained nor certified again
+    kept = out / "certificate.json.gz"
+    for other in (
+        ("margin", SMALL, "--kind", "f2"),
+        ("gap", out, "--weight-decay", 0.1),
+    ):  # of another kind in its place
+        assert run(*other, "--save", kept)[0] == 0
+        again = trained(*argv, "--resume")["certificate"]
+        assert again["kind"] == "f1" and again["lower"] <= cert["upper"] and cert["lower"] <= again["upper"]
     status, said, _ = run("plot", out)
     assert status == 0 and said == "" and (out / "run.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -18,6 +18,7 @@ from widemargin.errors import InputError, did_you_mean, show
 
 LABEL_COLUMNS = ("y", "label")  # of a table, where nothing is said
 CALLED_Y = ("label", "labels", "target", "targets")  # what others call it
+NAME = 1000  # characters of a name that files keep
 DENSE = 10**8  # numbers that a sparse matrix may have once its zeros are written down
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -79,7 +80,7 @@ class Dataset:
                 raise InputError(f"{self.name}: {what} has NaN or infinity at {where}; remove or impute {them}")
         X.setflags(write=False)
         y.setflags(write=False)
-        settled: dict[str, Any] = {"X": X, "y": y}
+        settled: dict[str, Any] = {"X": X, "y": y, "name": kept(str(self.name))}
         if classes is not None:
             settled |= {"classes": classes, "notes": (*self.notes, told(classes))}
         if columns and not self.columns:
@@ -180,11 +181,11 @@ class Dataset:
         names: dict[str, Any] = {}
         if self.classes != (-1, 1) and self.y.ndim == 1:
             numbers = (-1, 1) if len(self.classes) == 2 and self.y.min() < 0 else range(len(self.classes))
-            names["labels"] = [[label, number] for label, number in zip(self.classes, numbers)]
+            names["labels"] = [[kept(label), number] for label, number in zip(self.classes, numbers)]
         if self.label:
-            names["label"] = self.label
+            names["label"] = kept(self.label)
         if self.columns:
-            names["columns"] = list(self.columns)
+            names["columns"] = list(map(kept, self.columns))
         if self.standardized is not None:
             names["standardized"] = dict(zip(("mean", "scale"), self.standardized.tolist()))
         return names
@@ -205,6 +206,12 @@ class Dataset:
 
 
 # ---------------------------------------------------------------- labels
+
+
+def kept(name: Any) -> Any:
+    """A text as certificates and runs keep it, so that they can be read again: the beginning of a long one, and "?" for what is
+    no character, as in names of files in another encoding; any other value as it is."""
+    return name.encode(errors="replace").decode()[:NAME] if isinstance(name, str) else name
 
 
 def class_numbers(y: np.ndarray) -> tuple[np.ndarray, tuple[Any, ...]]:

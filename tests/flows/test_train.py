@@ -318,8 +318,17 @@ def test_a_run_from_before_its_rule_was_renamed_goes_on(tmp_path, monkeypatch):
     assert_same(resumed, train(PARITY, NET, rule, stop=20, record=SCALARS))
 
 
+def test_a_run_that_could_not_be_read_again_is_not_begun(tmp_path):
+    class Named(TwoLayer):
+        name = "a network of two layers, with a very long name of its own"
+
+    with pytest.raises(InputError, match=r"could not be read again: net\.net has 57 characters"):
+        train(PARITY, Named(PARITY.d, 3), GD(), stop=5, keep=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_another_configuration_is_refused(stopped, tmp_path):
-    with pytest.raises(InputError, match="another configuration: steps was 40 and is 50"):
+    with pytest.raises(InputError, match=r"another configuration: steps was 40 and is 50; .*; ask for the same"):
         run_it(stopped, steps=50, resume=True)
     with pytest.raises(InputError, match=r"rule\.lr was 0\.5 and is 0\.1"):
         train(PARITY, NET, GD(lr=0.1), stop=40, trials=2, record=SCALARS, keep=Keep(stopped, resume=True))

@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,8 @@ def fit(options: argparse.Namespace) -> int:
             raise InputError(f"cannot draw to {options.plot!r}: the name must end in {', '.join(PICTURES)}")
         check_writable(options.plot)
         check_kept(options.plot, [options.data])
+        if any(os.path.abspath(path) == os.path.abspath(options.plot) for path in paths.values()):
+            raise InputError(f"--save and --plot both write {options.plot}; give them different names")
     data = prepared(_read(options.data, options.label, options.loss), options)
     check_device(options.device)
     from widemargin import optima

@@ -34,21 +34,23 @@ def state_dict(name: str) -> Mapping[str, Any]:
     else:
         import torch
 
+        begins = b""
         try:
             with path.open("rb") as file:
+                begins = file.read(4)
                 # torch packs nothing, but unpacks what others have, whatever its size
-                if file.read(4) == b"PK\x03\x04":
+                if begins == b"PK\x03\x04":
                     check_archive(file, name)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
                 state = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError:
-            raise InputError(
-                f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
-            ) from None
         except (InputError, MemoryError):  # the latter says nothing of the file
             raise
-        except Exception:  # damaged files and other formats raise nearly anything, and say nothing that helps
+        except Exception as error:  # damaged files and other formats raise nearly anything, and say nothing that helps
+            if isinstance(error, pickle.UnpicklingError) and begins[:1] in (b"P", b"\x80"):  # what torch.save writes
+                raise InputError(
+                    f"{name} holds more than tensors, and reading it could run code; save model.state_dict() instead"
+                ) from None
             raise InputError(
                 f"{name} cannot be read as a state dict: it is damaged, or of another format; "
                 "save model.state_dict() with torch.save"

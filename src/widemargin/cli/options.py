@@ -74,6 +74,17 @@ def check_certificate_kept(name: str) -> None:
         )
 
 
+def check_page_kept(name: str) -> None:
+    """Refuse to write a page over a file of another kind, such as the data of a run that it shows."""
+    try:
+        with open(name, "rb") as file:
+            begins = file.read(100).lstrip().lower()
+    except OSError:  # none there, or for the one who writes to stumble over
+        return
+    if begins and not begins.startswith(b"<!doctype html"):
+        raise InputError(f"cannot write a page over {name}, which is none; remove it first, or choose another name")
+
+
 def make_folder(name: str) -> Path:
     try:
         folder = Path(name)
@@ -126,7 +137,10 @@ class Parser(argparse.ArgumentParser):
         if left:
             known = getattr(options, "options_known", ())
             near = did_you_mean(left[0].partition("=")[0], known) if left[0].startswith("-") else ""
-            self.error(f"unrecognized arguments: {' '.join(left)}{near}")
+            # The whole command line is parsed here, and what was not understood belongs to one command of it.
+            whole = f"{self.prog} {getattr(options, 'command', None) or ''}".rstrip()
+            complain(f"unrecognized arguments: {' '.join(left)}{near}; see {whole} --help")
+            raise SystemExit(2)
         return options
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from widemargin import data as datasets
 from widemargin.types import InputError, write_atomically
 
-from .options import Command, check_kept, check_writable, integer, readable
+from .options import Command, check_kept, check_page_kept, check_writable, integer, readable
 from .screen import say
 
 
@@ -20,6 +20,7 @@ def play(options: argparse.Namespace) -> int:
     if options.out is not None:
         check_writable(options.out)
         check_kept(options.out, [options.data])
+        check_page_kept(options.out)
         for option, given in (("--data", options.data), ("--run", options.run_folder)):
             if given is not None:  # a file has no place for them
                 raise InputError(f"--out writes the page without points of yours; leave {option} out, or --out")

@@ -10,7 +10,7 @@ from pathlib import Path
 from widemargin.json_values import plain_json
 from widemargin.types import InputError
 
-from .options import Command, check_kept, check_writable, integer, legal, threaded, timed, use_threads
+from .options import Command, check_kept, check_page_kept, check_writable, integer, legal, threaded, timed, use_threads
 from .screen import print_lines, say
 
 
@@ -23,6 +23,7 @@ def report(options: argparse.Namespace) -> int:
         if not name or not legal(name):
             raise InputError(f"cannot read {name[:80]!r}: this is no legal file name; check it")
     _check_kept(options.out, options.things)
+    check_page_kept(options.out)
     columns = [name for words in options.columns for name in words.split(",") if name]
     with use_threads(options.threads):
         page = pages.build(

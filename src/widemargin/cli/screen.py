@@ -161,11 +161,14 @@ def open_missing() -> None:
     """Streams that a process was started without (`>&-`, services) lead nowhere from here on.
 
     Python has None for them, which nothing can be written to, and gives their numbers to the next files that are opened. In the
-    order of their numbers, each gets its own.
+    order of their numbers, each gets its own. Processes that are started here have them too, as they have all streams: workers
+    of a sweep end at once without an output for errors.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  open as long as the process is
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115  open as long as the process is
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def drop_stdout() -> None:

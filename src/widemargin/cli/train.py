@@ -237,7 +237,8 @@ def _certified(data: Dataset, net: Any, options: argparse.Namespace) -> Certific
 
     kept = None if options.out is None else flows.load_certificate(options.out)
     activation = getattr(net, "activation", "relu")
-    if kept is not None and (kept.data_sha256, kept.bias, kept.activation) == (data.sha256(), options.bias, activation):
+    asked = ("f1", data.sha256(), options.bias, activation)
+    if kept is not None and (kept.kind, kept.data_sha256, kept.bias, kept.activation) == asked:
         return kept
     with solver_progress("f1") as report:
         cert = f1(

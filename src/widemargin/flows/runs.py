@@ -184,6 +184,10 @@ class Run:
     @staticmethod
     def create(folder: Path, config: Mapping[str, Any], data: Sequence[Dataset], test: Dataset | None) -> Run:
         check_free(folder)
+        try:
+            CONFIG(config, "")
+        except Misfit as error:  # names of one's own are longer than any reader takes
+            raise InputError(f"this run could not be read again: {error}; change that, or keep no folder") from None
         run = Run(folder, dict(config))
         try:
             with _write_errors_in_a_sentence(folder):
@@ -211,7 +215,9 @@ class Run:
             if was.get(key) != now.get(key)
         ]
         if differs:
-            raise InputError(f"{folder} holds a run of another configuration: {'; '.join(differs)}")
+            raise InputError(
+                f"{folder} holds a run of another configuration: {'; '.join(differs)}; ask for the same, or choose another folder"
+            )
         run = Run(folder, kept)
         point, run.notes = _newest(folder, kept)
         run.parts = point["parts"] if point else 0
