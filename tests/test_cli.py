@@ -443,6 +443,11 @@ def test_odd_but_legal_data(tmp_path):
         (("--save", "\ud800"), "no legal file name"),
         (("--save", "x" * 300), "File name too long"),
         (("--label", "y"), "--label"),
+        (("--width", "5"), "--width does not apply to f1; leave it out, or ask for --kind frozen or rf or bn"),
+        (("--kind", "linear,ntk", "--activation", "srelu"), "--activation does not apply to linear and ntk"),
+        (("--kind", "f1,linear", "--rank", "1"), "--rank does not apply to f1 and linear"),
+        (("--confidence", "0.9"), "ask for --kind ntk"),
+        (("--part", "inner", "--kind", "bn"), "--part does not apply to bn"),
     ],
 )
 def test_bad_options(options, words):

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -5,6 +7,7 @@ from sklearn.svm import LinearSVC
 
 from checks import meet
 from widemargin import Dataset, InputError
+from widemargin.data import parity
 from widemargin.margins import f2, linear
 
 
@@ -13,6 +16,18 @@ def separable(n: int, d: int, seed: int, gap: float = 0.05) -> Dataset:
     X, u = rng.standard_normal((n, d)), rng.standard_normal(d)
     y = np.sign(X @ u)
     return Dataset(X + gap * y[:, None] * u / np.linalg.norm(u), y)
+
+
+def test_tables_of_few_different_rows_are_inseparable_to_the_last_digit():
+    """Parities are; an interior point method has half of the digits where points without weight lie on the boundary too."""
+    found = []
+    for d, n in itertools.product((2, 3, 4), (8, 16, 40)):
+        data = parity(d=d, n=n, seed=d)
+        certificate = linear(data)
+        assert certificate.status in ("certified", "not-separable"), (d, n, certificate)
+        assert certificate.verify(data).ok
+        found.append(certificate.status == "not-separable" and certificate.upper == 0)
+    assert any(found)
 
 
 def test_golden_values():

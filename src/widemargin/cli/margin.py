@@ -18,7 +18,7 @@ from widemargin.dataset import LABEL_COLUMNS
 from widemargin.errors import did_you_mean
 from widemargin.json_values import plain_json
 from widemargin.kinds import KINDS as ROWS
-from widemargin.kinds import MATRIX_NORMS, OFFERED, SEVERAL, VECTOR_NORMS
+from widemargin.kinds import MATRIX_NORMS, OFFERED, SEVERAL, VECTOR_NORMS, Kind
 from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device, neurons
 
 from .models import state_dict, trained
@@ -48,6 +48,16 @@ from .options import (
 )
 from .screen import Progress, print_lines, print_table, say, solver_progress
 
+# Options of some kinds, as they are where nobody gives them.
+ASSUMED = {
+    "activation": "relu",
+    "width": 1000,
+    "part": "total",
+    "transport": "sup",
+    "rank": 2,
+    "eps": 0.0,
+    "displacement": 0.0,
+}
 AGREE, TINY = 1e-3, 1e-12  # gaps at which one number says it, margins that are 0 up to rounding
 CHECKED_POINTS, CHECKED_PROOF = 64, 100_000  # points and characters of a proof up to which what is printed is checked
 CHECKED = ("f1", "f2", "linear", "frozen", "rf", "f1-multiclass", "linear-multiclass")  # in less than a second then
@@ -68,6 +78,7 @@ def margin(options: argparse.Namespace) -> int:
             )
     else:
         data.signs()
+    _check_apply(options, [ROWS[SEVERAL[kind] if options.multiclass else kind] for kind in kinds])
     check_device(options.device)
     certs: list[Certificate] = []
     status = 0
@@ -100,10 +111,11 @@ def margin(options: argparse.Namespace) -> int:
 def _of_model(options: argparse.Namespace) -> int:
     """The margin of a network of one's own, as a share of the largest."""
     paths = save_paths(options.save, ["f1"], options.model, options.data)
-    if options.kind not in (None, [["f1"]]) or options.activation != "relu" or options.bias:
+    if options.kind not in (None, [["f1"]]) or options.activation not in (None, "relu") or options.bias:
         raise InputError(
             "--model compares with ReLU networks of its own form (f1); leave --kind, --activation and --bias out"
         )
+    _check_apply(options, [ROWS["f1"]])
     run = legal(options.model) and Path(options.model).is_dir()
     if run:
         model, data = trained(options.model, options.trial)
@@ -142,6 +154,19 @@ def _load(source: str, label: str | None, several: bool) -> Dataset:
     return datasets.load(source, label, multiclass=True) if several else datasets.load(source, label)
 
 
+def _check_apply(options: argparse.Namespace, rows: Sequence[Kind]) -> None:
+    """Complain about an option that none of the kinds has: the answer would be to another question."""
+    for option in (*ASSUMED, "samples", "confidence"):
+        have = [kind for kind in OFFERED if option in ROWS[kind].options]
+        if getattr(options, option) not in (None, ASSUMED.get(option)) and not any(
+            option in row.options for row in rows
+        ):
+            raise InputError(
+                f"--{option} does not apply to {' and '.join(row.name for row in rows)}; "
+                f"leave it out, or ask for --kind {' or '.join(have)}"
+            )
+
+
 def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None) -> Certificate:
     """The margin of one kind with the options of the command line."""
     from widemargin import margins
@@ -152,7 +177,8 @@ def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None
     if getattr(options, "norm", None) and "norm" not in row.options:
         raise InputError(f"--norm does not apply to {kind}; leave it out, or ask for --kind linear")
     function = getattr(margins, row.function)
-    asked = {argument: getattr(options, option, None) for option, (argument, _) in row.options.items()}
+    given = {option: getattr(options, option, None) for option in row.options}
+    asked = {row.options[name][0]: ASSUMED.get(name) if value is None else value for name, value in given.items()}
     keys = {name: value for name, value in (asked | {"tol": options.tol}).items() if value is not None}
     if "progress" in inspect.signature(function).parameters:
         keys["progress"] = report
@@ -366,7 +392,6 @@ def add(command: Command) -> None:
         "--activation",
         metavar="NAME",
         type=activation,
-        default="relu",
         help="the neurons: relu, srelu, leaky (slope 0.01) or leaky:SLOPE; linear has none [relu]",
     )
     readable(parser)
@@ -375,14 +400,10 @@ def add(command: Command) -> None:
     timed(parser, "seconds for each kind; the result then says time-limit, and both bounds hold")
     sized(parser)
     seeded(parser)
+    parser.add_argument("--width", metavar="M", type=integer(1, 10**6), help="random neurons of frozen, rf, bn [1000]")
+    parser.add_argument("--part", choices=("total", "outer", "inner"), help="ntk: which layer moves [total, both]")
     parser.add_argument(
-        "--width", metavar="M", type=integer(1, 10**6), default=1000, help="random neurons of frozen, rf, bn [1000]"
-    )
-    parser.add_argument(
-        "--part", choices=("total", "outer", "inner"), default="total", help="ntk: which layer moves [total, both]"
-    )
-    parser.add_argument(
-        "--transport", choices=("sup", "l2"), default="sup", help="ntk: bounded everywhere, or in the mean square [sup]"
+        "--transport", choices=("sup", "l2"), help="ntk: bounded everywhere, or in the mean square [sup]"
     )
     parser.add_argument("--samples", metavar="N", type=integer(1, 10**9), help="ntk: fresh weights that the bounds use")
     parser.add_argument(
@@ -393,17 +414,12 @@ def add(command: Command) -> None:
         choices=tuple(VECTOR_NORMS | MATRIX_NORMS),
         help="linear: the norm of the weights: l2, l1, linf; with --multiclass frobenius, max, spectral, nuclear, l1 [Euclidean]",
     )
-    parser.add_argument(
-        "--rank", metavar="R", type=integer(1, 10**6), default=2, help="projected: of the projection [2]"
-    )
-    parser.add_argument(
-        "--eps", type=number(-1e-300, math.inf, "zero or a positive number"), default=0.0, help="bn: [0]"
-    )
+    parser.add_argument("--rank", metavar="R", type=integer(1, 10**6), help="projected: of the projection [2]")
+    parser.add_argument("--eps", type=number(-1e-300, math.inf, "zero or a positive number"), help="bn: [0]")
     parser.add_argument(
         "--displacement",
         metavar="D",
         type=number(-1e-300, math.inf, "zero or a positive number"),
-        default=0.0,
         help="bn: how far the inner weights may move, root mean square [0]",
     )
     parser.add_argument(
