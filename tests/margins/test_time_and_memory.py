@@ -484,6 +484,31 @@ def test_first_points_of_many_classes_are_found_in_one_look():
     assert len(first) == 120 and (np.bincount(labels[first].astype(int)) >= 2).all() and (np.diff(first) > 0).all()
 
 
+@pytest.mark.parametrize("kind", ["numbers of classes", "signs", "of one class"])
+def test_first_points_of_millions_are_of_all_labels(kind, monkeypatch):
+    """Some of the pairs are looked at where they are very many; a label that none of them has is there all the same."""
+    monkeypatch.setattr(rows, "MANY", 500)
+    n, rng = 20_000, np.random.default_rng(7_000_100)
+    labels = {"numbers of classes": rng.integers(0, 30, n), "signs": -np.ones(n), "of one class": np.zeros(n)}[kind]
+    rare = [n - 1] if kind != "of one class" else []
+    labels[rare] = 40 if kind == "numbers of classes" else 1
+    for count in (1, 60, 700):
+        first = rows.first_rows(labels, count)
+        assert (np.diff(first) > 0).all() and set(rare) <= set(first)
+        values, each = np.unique(labels[first], return_counts=True)
+        assert (values == np.unique(labels)).all() and len(first) == max(count, len(values))
+        if kind == "numbers of classes":
+            assert each[:-1].min() >= count // 31
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, float])
+def test_one_point_of_each_label_whatever_numbers_are(kind):
+    labels = np.array([5, 0, 5, 9, 0, 5]).astype(kind)  # between 0 and 9 there are gaps
+    for shift in (0, 0 if kind is np.uint8 else -7):
+        first = rows._first_of_each(labels + kind(shift))
+        assert sorted(labels[first]) == [0, 5, 9]
+
+
 def test_programs_of_many_classes_hold_what_is_not_zero():
     """400 points of 200 classes took 5 s to write down, in three arrays of 750 MB."""
     rng = np.random.default_rng(0)
