@@ -231,6 +231,24 @@ def test_many_classes_and_little_time():
     assert cert.verify(data).failed is None
 
 
+def test_master_problems_of_hundreds_of_classes_fit_into_the_time(monkeypatch):
+    """169 points of as many classes took 6 s where the limit was two: 35 neurons joined where there was room for one."""
+    rng = np.random.default_rng(7_000_107)
+    data, asked, real = Dataset(rng.standard_normal((40, 5)), np.arange(40) % 20), [], programs.solve_classes
+
+    def solve(X, y, V, K, time_limit):
+        asked.append(len(V))
+        return real(X, y, V, K, time_limit)
+
+    monkeypatch.setattr(programs, "solve_classes", solve)
+    for power, most in ((1e6, 0), (1e9, 30), (1e13, math.inf)):  # for none, for some, for all that there may be
+        asked.clear()
+        monkeypatch.setattr(doors, "speed", lambda power=power: power)
+        cert = margins.multiclass_f1(data, time_limit=1.0, tol=1e-9)
+        assert max(asked, default=0) <= most and bool(asked) == (most > 0)
+        assert cert.lower <= cert.upper and cert.verify(data).failed is None
+
+
 def test_a_jacobian_beyond_float64_is_a_sentence():
     data = Dataset([[1.0], [2.0]], [1, -1])
     for size in (1e200, 1e-200):
@@ -482,6 +500,31 @@ def test_first_points_of_many_classes_are_found_in_one_look():
     first = rows.first_rows(labels.view(Watched), 120)
     assert Watched.looks == 0
     assert len(first) == 120 and (np.bincount(labels[first].astype(int)) >= 2).all() and (np.diff(first) > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["numbers of classes", "signs", "of one class"])
+def test_first_points_of_millions_are_of_all_labels(kind, monkeypatch):
+    """Some of the pairs are looked at where they are very many; a label that none of them has is there all the same."""
+    monkeypatch.setattr(rows, "MANY", 500)
+    n, rng = 20_000, np.random.default_rng(7_000_100)
+    labels = {"numbers of classes": rng.integers(0, 30, n), "signs": -np.ones(n), "of one class": np.zeros(n)}[kind]
+    rare = [n - 1] if kind != "of one class" else []
+    labels[rare] = 40 if kind == "numbers of classes" else 1
+    for count in (1, 60, 700):
+        first = rows.first_rows(labels, count)
+        assert (np.diff(first) > 0).all() and set(rare) <= set(first)
+        values, each = np.unique(labels[first], return_counts=True)
+        assert (values == np.unique(labels)).all() and len(first) == max(count, len(values))
+        if kind == "numbers of classes":
+            assert each[:-1].min() >= count // 31
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, float])
+def test_one_point_of_each_label_whatever_numbers_are(kind):
+    labels = np.array([5, 0, 5, 9, 0, 5]).astype(kind)  # between 0 and 9 there are gaps
+    for shift in (0, 0 if kind is np.uint8 else -7):
+        first = rows._first_of_each(labels + kind(shift))
+        assert sorted(labels[first]) == [0, 5, 9]
 
 
 def test_programs_of_many_classes_hold_what_is_not_zero():

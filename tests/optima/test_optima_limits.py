@@ -1,5 +1,6 @@
 """Limits in which the optimum is known: large decays, small ones, and neurons that do not move."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -166,11 +167,11 @@ def test_the_best_constant_of_many_points_in_closed_form():
         points = master.Points(y, w, 1.0, True, 0.0)
         assert_allclose(master.constant(points, losses.named(loss)), best, rtol=1e-9)
     classes = (np.arange(100_000) % 10).clip(6) - 6  # 0.7, 0.1, 0.1, 0.1
-    found = groups.constant(outputs.ClassPoints(classes, 4, np.ones(100_000), 1.0, True, 0.0))
+    found = outputs.ClassPoints(classes, 4, np.ones(100_000), 1.0, True, 0.0).constant()
     assert_allclose(found - found[1], [np.log(7), 0, 0, 0], atol=1e-12)
     targets = np.column_stack([y, w])
     for ridge in (0.0, 5e4):
-        found = groups.constant(outputs.TargetPoints(targets, w, 1.0, True, ridge))
+        found = outputs.TargetPoints(targets, w, 1.0, True, ridge).constant()
         assert_allclose(found, w @ targets / (w.sum() + ridge), rtol=1e-9)
 
 
@@ -199,6 +200,86 @@ def test_the_best_offset_of_thousands_of_classes_takes_no_matrix(monkeypatch):
     monkeypatch.setattr(np.linalg, "lstsq", lambda *_, **__: pytest.fail("a matrix of all classes was solved"))
     points = outputs.ClassPoints(np.repeat(np.arange(300), 2), 300, np.full(600, 1 / 600), 0.1, True, 0.0)
     assert_allclose(points.best_offset(np.zeros((600, 300))), np.zeros(300), atol=1e-12)
+
+
+def drawn_classes(n: int, K: int, seed: int, **more) -> outputs.ClassPoints:
+    """Classes of very different sizes, with weights."""
+    rng = np.random.default_rng(seed)
+    y = np.minimum(rng.geometric(3 / K, size=n) - 1, K - 1)
+    y[:K] = np.arange(K)
+    keys = {"lam": 0.1, "offset": True, "ridge": 0.0} | more
+    return outputs.ClassPoints(y, K, rng.uniform(0, 2, n), **keys)
+
+
+@pytest.mark.parametrize("block", [1, 100, 10**6])
+def test_curvatures_of_classes_are_differences_of_slopes(block, monkeypatch):
+    monkeypatch.setattr(outputs, "BLOCK", block)  # a few points at a time
+    points, rng, h = drawn_classes(30, 7, 7_000_101), np.random.default_rng(7_000_102), 1e-5
+    J, t, Q = rng.standard_normal((30, 3)), rng.standard_normal((30, 7)), points.frame
+    H = points.curvature(J, t)
+    assert_allclose(H, H.T, atol=1e-13)
+    for j in range(3):
+        for k in range(6):
+            move = h * J[:, j, None] * Q[:, k]
+            change = (J.T @ (points.pull(t - move) - points.pull(t + move)) @ Q) / (2 * h)
+            assert_allclose(H[6 * j + k], change.ravel(), atol=1e-8)
+
+
+def test_curvatures_of_sure_classes_keep_their_digits():
+    """With shares 1 - e and e of two classes every entry is e, to all digits of e and not of 1."""
+    points = outputs.ClassPoints(np.array([0, 0]), 2, np.ones(2), 0.1, True, 0.0)
+    t = np.array([[30.0, 0.0], [33.0, 0.0]])
+    H = points.curvature(np.ones((2, 1)), t)
+    assert_allclose(H, 2 * (np.exp(-30.0) + np.exp(-33.0)), rtol=1e-3)  # 1 - (1 - e) has so many
+
+
+def test_a_step_has_as_many_neurons_as_there_is_time_for(monkeypatch):
+    cost = lambda p: (9 * p) ** 2 * (2.0 * 500 + groups.CONES * 9 * p)  # noqa: E731
+    for power in (0.0, cost(1) * 0.99, cost(1), 1e9, 1e12):
+        room = groups._room(500, 9, power)
+        assert (room == 0 or cost(room) <= power) and cost(room + 1) > power
+    assert groups._room(500, 9, np.inf) == groups.MOST_THERE and groups._room(500, 9, -1e12) == 0
+    sizes, real = [], groups._model
+    monkeypatch.setattr(groups, "_model", lambda points, Z, *rest: sizes.append(Z.shape[1]) or real(points, Z, *rest))
+    points, rng = drawn_classes(40, 6, 7_000_103, lam=2.0), np.random.default_rng(7_000_104)
+    Z, A, b = rng.standard_normal((40, 60)).clip(0), np.zeros((60, 6)), np.zeros(6)
+    for speed in (0.0, 1e3, 1e12):  # for nothing, for some, for all
+        sizes.clear()
+        monkeypatch.setattr(groups, "speed", lambda speed=speed: speed)
+        found, _ = groups.fit(points, Z, A.copy(), b, 1000.0)
+        room = groups._room(40, 5, 1000.0 * speed)
+        assert all(size < room for size in sizes) and bool(sizes) == (room > 0)
+        assert found.any() == (room > 1)
+
+
+@pytest.mark.parametrize("share", [1e-12, 1e-3, 1.0, 1e4])
+def test_the_best_decayed_constant_of_classes(share):
+    """Its slopes are zero, class by class, also where a class has no weight, or one has it all."""
+    for seed in range(4):
+        points = drawn_classes(50, 12, 7_000_110 + seed)
+        w = points.w * (points.y != 5) if seed < 3 else (points.y == 5).astype(float)
+        points = dataclasses.replace(points, w=w, ridge=share * float(w.sum()))
+        b, every = points.constant(), points.grouped().w
+        assert_allclose(every - every.sum() * special.softmax(b), points.ridge * b, atol=1e-12 * every.sum())
+        assert abs(b.sum()) <= 1e-9 * np.abs(b).sum()
+    others = np.delete(np.exp(b - b[5]), 5).sum()  # 1 - the share of the class that has all weight, to all digits
+    assert_allclose(every[5] * others / (1 + others), points.ridge * b[5], rtol=1e-9)
+
+
+@pytest.mark.parametrize("output_bias", ["free", "decayed"])
+def test_the_best_constant_of_thousands_of_outputs_takes_no_matrix(output_bias, monkeypatch):
+    """1500 classes of different sizes took 4 s where the limit was one; so did 6000 targets."""
+    monkeypatch.setattr(groups, "fit", lambda *_: pytest.fail("a matrix of all outputs was made"))
+    monkeypatch.setattr(outputs.ClassPoints, "curvature", groups.fit)
+    rng = np.random.default_rng(7_000_105)
+    classes = Dataset(rng.standard_normal((700, 3)), drawn_classes(700, 300, 7_000_106).y)
+    targets = Dataset(classes.X[:4], rng.standard_normal((4, 900)))
+    for data, loss in ((classes, "cross-entropy"), (targets, "squared")):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            cert = optima.f1(data, loss=loss, weight_decay=0.1, output_bias=output_bias, time_limit=1e-9)
+        nothing = np.log(300) if data is classes else (data.y**2).sum() / 8
+        assert cert.atoms == 0 and 0 <= cert.lower <= cert.upper < nothing
 
 
 def test_a_constant_is_there_even_when_the_time_is_over():

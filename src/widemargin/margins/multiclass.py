@@ -374,7 +374,7 @@ def multiclass_f1(
     def part(some: Dataset, seconds: float | None) -> Certificate:  # which has all classes
         return solve(*_enter(some, ReLU(bias=bias), tol, seconds, None, memory))
 
-    return turns.in_turns(door, most, part, partial(class_margins, door, y, K))
+    return turns.in_turns(door, most, part, partial(class_margins, door, y))
 
 
 def rounded(proof: several.Proof, door: Door) -> several.Proof:
@@ -385,7 +385,12 @@ def rounded(proof: several.Proof, door: Door) -> several.Proof:
 def most_columns(door: Door, n: int, K: int) -> int:
     """Neurons that a master problem of n points may have."""
     pairs = float(n * (K - 1))
-    return door.limits.largest(MOST_COLUMNS, lambda m: 4 * pairs * (m * K) ** 2, lambda m: 8 * pairs * m * K)
+    return door.limits.largest(MOST_COLUMNS, lambda m: master_work(n, K, m), lambda m: 8 * pairs * m * K)
+
+
+def master_work(n: int, K: int, m: int) -> float:
+    """Operations until a master problem with m neurons first looks at the clock, about: it is written down, and factorised."""
+    return 2e4 * n * (K - 1) * m + 0.2 * float(m * K) ** 3  # measured from 10 to 442 classes, within a factor of two
 
 
 def master_points(door: Door, K: int) -> int:
@@ -394,16 +399,25 @@ def master_points(door: Door, K: int) -> int:
     return door.limits.largest(len(door.y), lambda k: 4.0 * k * K * width**2, lambda k: 8.0 * k * K * width)
 
 
-def class_margins(door: Door, y: np.ndarray, K: int, cert: Certificate, block: slice) -> np.ndarray:
+def class_margins(door: Door, y: np.ndarray, cert: Certificate, block: slice) -> np.ndarray:
     """At most the margins of a certificate's network at the points of a block, in the units of the data."""
     theta, outer = (np.array(cert.extra[name]) for name in ("theta", "outer"))
     if len(theta) == 0:
         return np.zeros(len(y[block]))
-    scores = (door.X[block] @ theta.T).clip(0) @ outer
-    size = float(np.linalg.norm(outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
-    error = 8 * EPS * (door.X.shape[1] + len(theta) + K + 8) * door.size[block] * size
+    least, size = network_margins(door.X[block], door.size[block], y[block], theta, outer)
     with np.errstate(over="ignore", under="ignore"):
-        return np.asarray(np.ldexp((margins(scores, y[block]) - error) / size * (1 - 4 * EPS), door.shift))
+        return np.asarray(np.ldexp(least / size * (1 - 4 * EPS), door.shift))
+
+
+def network_margins(
+    X: np.ndarray, length: np.ndarray, y: np.ndarray, theta: np.ndarray, outer: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """At most the margins (n,) of a network at points X that are `length` long, rounding included, and its norm."""
+    scores = (X @ theta.T).clip(0) @ outer
+    size = float(np.linalg.norm(outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
+    # every |w_j| |theta_j| |x_i| errs by (D + m + K) roundings, and a margin has two entries
+    error = 8 * EPS * (X.shape[1] + len(theta) + outer.shape[1] + 8) * length * size
+    return margins(scores, y) - error, size
 
 
 class Solver(Engine):
@@ -421,6 +435,7 @@ class Solver(Engine):
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
         self.columns = most_columns(door, self.n, K)
+        self.joining = min(COLUMNS, max(1, self.columns // 6))  # of them, those that come together
         self.at_once = int(max(8, AT_ONCE / self.X.size))
         self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
@@ -456,10 +471,9 @@ class Solver(Engine):
         starts = np.vstack([some, -some, self.rng.standard_normal((STARTS, self.r))])
         g = dual_vectors(self.centre, self.y)
         V, value = several.ascend(self.X, g, starts, 40, time.perf_counter() + 0.2 * self.left())
-        share = min(COLUMNS, max(1, self.columns // 6))
-        self.take(several.best(V, value, len(V)), 3 * share)
-        self.take(unit[self.rng.permutation(self.n)], 2 * share)
-        self.take(self.rng.standard_normal((share, self.r)), share)
+        self.take(several.best(V, value, len(V)), 3 * self.joining)
+        self.take(unit[self.rng.permutation(self.n)], 2 * self.joining)
+        self.take(self.rng.standard_normal((self.joining, self.r)), self.joining)
 
     def take(self, V: np.ndarray, most: int) -> int:
         """Add up to `most` rows of V, best first, that are new.
@@ -475,6 +489,8 @@ class Solver(Engine):
 
     def column_round(self) -> bool:
         """Solve the master problem, price, prove where nothing is left to gain; false when there is no progress."""
+        if not self.door.limits.affords(master_work(self.n, self.K, len(self.V))):
+            return False  # of hundreds of classes it takes seconds
         W, q = programs.solve_classes(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
         if q is None:
             return False
@@ -489,14 +505,14 @@ class Solver(Engine):
         for weights in (q, mixed) if math.isfinite(before) else (q,):
             V, value = self.price(weights)
             self.offer_centre(weights, float(value[0]))
-            new += self.take(V[value > self.lower * (1 + 0.05 * self.tol)], COLUMNS)
+            new += self.take(V[value > self.lower * (1 + 0.05 * self.tol)], self.joining)
         self.stale = 0 if self.estimate < before else self.stale + 1
         self.tell(f"{len(self.V)} neurons, estimate {self.estimate / self.unit():.6f}")
         if self.estimate <= self.lower * (1 + 0.5 * self.tol) and self.door.X.shape[1] > 2:
             violators = self.prove(self.centre, self.lower * (1 + 0.9 * self.tol))
             if len(violators):  # the estimate was wrong
                 self.estimate = math.inf
-                new += self.take(violators, COLUMNS)
+                new += self.take(violators, self.joining)
         return new > 0 and self.stale < PATIENCE
 
     def price(self, q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -565,24 +581,19 @@ class Solver(Engine):
         """The network is not a measure: it has several outputs (see `extra`)."""
         self.prune()
         theta = self.theta @ self.basis.T
-        theta /= np.linalg.norm(theta, axis=1, keepdims=True)
-        self.theta, lower = theta, 0.0
-        if len(theta):
-            scores = (self.door.X @ theta.T).clip(0) @ self.outer
-            size = float(np.linalg.norm(self.outer, axis=1) @ np.linalg.norm(theta, axis=1)) * (1 + 1e-14 * len(theta))
-            # every |w_j| |theta_j| |x_i| errs by (D + m + K) roundings, and a margin has two entries
-            error = 8 * EPS * (self.door.X.shape[1] + len(theta) + self.K + 8) * self.door.size
-            lower = max(0.0, float((margins(scores, self.y) - error).min()) / size)
-        return None, lower
+        self.theta = theta / np.linalg.norm(theta, axis=1, keepdims=True)
+        if not len(theta):
+            return None, 0.0
+        least, size = network_margins(self.door.X, self.door.size, self.y, self.theta, self.outer)
+        return None, max(0.0, float(least.min()) / size)
 
     def proof(self) -> tuple[dict[str, Any], float, np.ndarray]:
         return self.dual.saved, self.dual.upper, several.class_weights(self.dual.g)
 
     def extra(self, lower: float, upper: float) -> dict[str, Any]:
         theta, outer = (self.theta, self.outer) if lower > 0 else (np.zeros((0, 0)), np.zeros((0, 0)))
-        network = {"theta": theta.tolist(), "outer": outer.tolist()}
-        half = MULTICLASS_CONVERSIONS["MT2"]
-        return {"classes": self.K, **network, "gamma_star": [lower * half, upper * half]}
+        stated = [bound * MULTICLASS_CONVERSIONS["MT2"] for bound in (lower, upper)]
+        return {"classes": self.K, "theta": theta.tolist(), "outer": outer.tolist(), "gamma_star": stated}
 
     def stats(self) -> dict[str, Any]:
         return super().stats() | {"atoms": len(self.theta) if self.lower > 0 else 0}

@@ -72,17 +72,6 @@ def fit(
     return _polished(points, Z, A, b, tol, until)
 
 
-def constant(points: Outputs) -> np.ndarray:
-    """The output bias (K,) of the best network without neurons."""
-    few = points.grouped()
-    nothing = np.zeros((len(few.w), few.K))
-    bias = fit(few, nothing[:, :0], np.zeros((0, few.K)), np.zeros(few.K))[1]
-    if not few.balanced:
-        return bias
-    other = few.best_offset(nothing)  # in closed form, or to more digits
-    return min(other, bias, key=lambda b: few.objective(nothing + b, 0.0, b))
-
-
 @dataclass(frozen=True)
 class Slopes:
     """Dual vectors g (n, K), what they ask of each neuron (m, K) and of the output bias (K,), and how far that is from an

@@ -21,6 +21,7 @@ GRID = 38  # saved weights are multiples of 2^-GRID, so that w . g_i is exact fo
 ROUNDING = 1e-15  # of the objective: its error, at the least
 LONGEST = 4.0  # step of a Newton method in an output bias
 SQUARED = 1e-8  # a step whose square is nothing
+FALLS = 1000  # steps to the best constant, which takes them one by one where a class has next to no weight
 
 
 class Outputs:
@@ -38,10 +39,6 @@ class Outputs:
     def balanced(self) -> bool:
         """Whether dual vectors must sum to zero."""
         return self.offset and not self.ridge
-
-    def grouped(self) -> Outputs:
-        """Fewer points that ask the same of a constant."""
-        return self
 
     @property
     def frame(self) -> np.ndarray:
@@ -66,6 +63,10 @@ class Outputs:
 
     def best_offset(self, t: np.ndarray) -> np.ndarray:
         """The free output bias (K,) that is best for outputs t (n, K)."""
+        raise NotImplementedError
+
+    def constant(self) -> np.ndarray:
+        """The output bias (K,) of the best network without neurons: no matrix of all outputs, of which there may be thousands."""
         raise NotImplementedError
 
     def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
@@ -118,7 +119,8 @@ class ClassPoints(Outputs):
     def frame(self) -> np.ndarray:
         return linalg.null_space(np.ones((1, self.K)))  # a constant in all outputs changes nothing
 
-    def grouped(self) -> Outputs:
+    def grouped(self) -> ClassPoints:
+        """A point of each class, which ask the same of a constant as all."""
         return replace(self, y=np.arange(self.K), w=np.bincount(self.y, self.w, self.K))
 
     def losses(self, t: np.ndarray) -> np.ndarray:
@@ -172,6 +174,34 @@ class ClassPoints(Outputs):
                 break
         return b
 
+    def constant(self) -> np.ndarray:
+        """By Newton's method where there is a decay: the curvature is diagonal but for the square of p, and steps sum to zero."""
+        b = np.zeros(self.K)
+        if not self.ridge:
+            return self.best_offset(np.zeros((len(self.y), self.K))) if self.offset else b
+        w = self.grouped().w
+        total = float(w.sum())
+
+        def value(b: np.ndarray) -> float:
+            others, top = np.exp(b - b.max()), int(b.argmax())
+            others[top] = 0.0  # no digits are lost where one class is nearly sure
+            losses = b[top] - b + np.log1p(others.sum())
+            return float(w @ losses) + 0.5 * self.ridge * float(b @ b)
+
+        for _ in range(FALLS):
+            p = special.softmax(b)
+            down, slack = w - total * p - self.ridge * b, total * p + self.ridge
+            step = (down - p * float((down / slack).sum() / (p / slack).sum())) / slack
+            rate, now = min(1.0, LONGEST / max(np.abs(step).max(), 1e-300)), value(b)
+            while rate > 1e-9 and value(b + rate * step) > now * (1 + ROUNDING):
+                rate /= 2
+            if rate <= 1e-9:
+                break
+            b = b + rate * step
+            if value(b) >= now * (1 - ROUNDING):
+                break
+        return b
+
     def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
         if self.balanced:  # with the best output bias the vectors sum to zero up to rounding
             t = t + self.best_offset(t)
@@ -216,9 +246,6 @@ class TargetPoints(Outputs):
     def frame(self) -> np.ndarray:
         return np.eye(self.K)
 
-    def grouped(self) -> Outputs:
-        return replace(self, y=self.best_offset(np.zeros_like(self.y))[None], w=self.w.sum(keepdims=True))
-
     def losses(self, t: np.ndarray) -> np.ndarray:
         return 0.5 * ((self.y - t) ** 2).sum(axis=1)
 
@@ -236,6 +263,12 @@ class TargetPoints(Outputs):
         rest = self.y - t
         first = rest[self.w.argmax()]  # where all are equal, this is it to the last bit
         return first + self.w @ (rest - first) / float(self.w.sum())
+
+    def constant(self) -> np.ndarray:
+        if not self.offset:
+            return np.zeros(self.K)
+        total = float(self.w.sum())
+        return self.best_offset(np.zeros_like(self.y)) * (total / (total + self.ridge))
 
     def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
         if self.balanced:

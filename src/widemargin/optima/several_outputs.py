@@ -20,7 +20,7 @@ from widemargin.pricing import several
 from widemargin.pricing.points import Points as Priceable
 from widemargin.types import Certificate
 
-from .groups import constant, fit
+from .groups import fit
 from .losses import CLASSES
 from .problem import SeveralProblem, along, coordinates
 
@@ -147,7 +147,7 @@ class Solver(Engine):
     def start(self) -> None:
         """The best constant, unless there is a network to begin with."""
         if not len(self.V):
-            self.b = constant(self.points)
+            self.b = self.points.constant()
             self.keep()
         if not self.late():
             self.look()
@@ -275,7 +275,7 @@ class Solver(Engine):
             1 + self.tol
         ):  # tiny or huge weights may not be what they were: then a constant may be better
             before = self.theta, self.outer, self.offset
-            flat = self.saved_network(self.theta[:0], self.outer[:0], constant(self.points))
+            flat = self.saved_network(self.theta[:0], self.outer[:0], self.points.constant())
             if upper < flat:
                 self.theta, self.outer, self.offset = before
             upper = upper if upper < flat else flat
