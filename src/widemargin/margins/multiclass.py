@@ -435,7 +435,7 @@ class Solver(Engine):
         self.n, self.r = self.X.shape
         self.V = np.zeros((0, self.r))  # neurons of the master problem
         self.columns = most_columns(door, self.n, K)
-        self.joining = min(COLUMNS, max(1, self.columns // 6))  # of them, those that come together
+        self.joining = min(COLUMNS, max(1, self.columns // 2))  # of them, those that come together
         self.at_once = int(max(8, AT_ONCE / self.X.size))
         self.theta, self.outer = np.zeros((0, self.r)), np.zeros((0, K))
         q = (np.arange(K) != y[:, None]) / np.bincount(y, minlength=K)[y][:, None]
@@ -471,9 +471,10 @@ class Solver(Engine):
         starts = np.vstack([some, -some, self.rng.standard_normal((STARTS, self.r))])
         g = dual_vectors(self.centre, self.y)
         V, value = several.ascend(self.X, g, starts, 40, time.perf_counter() + 0.2 * self.left())
-        self.take(several.best(V, value, len(V)), 3 * self.joining)
-        self.take(unit[self.rng.permutation(self.n)], 2 * self.joining)
-        self.take(self.rng.standard_normal((self.joining, self.r)), self.joining)
+        share = min(COLUMNS, max(1, self.columns // 6))
+        self.take(several.best(V, value, len(V)), 3 * share)
+        self.take(unit[self.rng.permutation(self.n)], 2 * share)
+        self.take(self.rng.standard_normal((share, self.r)), share)
 
     def take(self, V: np.ndarray, most: int) -> int:
         """Add up to `most` rows of V, best first, that are new.
