@@ -237,3 +237,24 @@ def test_a_linear_program_that_gives_up(monkeypatch):
         monkeypatch.setattr(highspy.Highs, "getModelStatus", lambda _, s=status: getattr(highspy.HighsModelStatus, s))
         a, q, stopped = programs.matrix_game(Z)
         assert stopped == word and not a.any() and (q == 1 / 5).all()
+
+
+@pytest.mark.parametrize("number", [np.inf, np.nan])
+def test_a_linear_program_that_stops_without_numbers(number, monkeypatch):
+    """What is left of a simplex method that is stopped in the middle is no network."""
+    import highspy
+
+    data, regression = noise(12, 3, seed=0), Dataset(np.eye(3), np.array([1.0, -2.0, 0.5]), "three targets")
+    real = highspy.Highs.getSolution
+
+    def broken(solver: highspy.Highs) -> SimpleNamespace:
+        found = real(solver)
+        return SimpleNamespace(col_value=[*found.col_value[:-1], number], row_dual=found.row_dual)
+
+    monkeypatch.setattr(highspy.Highs, "getSolution", broken)
+    assert programs.matrix_game(np.eye(3))[2] == "stalled"
+    for certificate, points in (
+        (f1(data, time_limit=2.0), data),
+        (min_norm_l1(regression, time_limit=2.0), regression),
+    ):
+        assert certificate.verify(points).failed is None

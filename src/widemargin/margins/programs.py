@@ -69,13 +69,19 @@ class ColumnLP:
         solution = self.highs.getSolution()
         a = np.array(solution.col_value)[1:].clip(0)
         dual = np.array(solution.row_dual)[1:]
+        found = _are_numbers(a, self.size) and _are_numbers(dual, self.n)
         if self.target is not None:
-            good = len(a) == self.size and len(dual) == self.n and abs(dual @ self.target) > 0.5
-            return (a, dual / (dual @ self.target)) if good else (np.zeros(self.size), np.zeros(self.n))
+            found = found and abs(dual @ self.target) > 0.5
+            return (a, dual / (dual @ self.target)) if found else (np.zeros(self.size), np.zeros(self.n))
         q = np.abs(dual)
-        if len(a) != self.size or not q.sum() > 0:
+        if not found or not q.sum() > 0:
             return np.zeros(self.size), np.full(self.n, 1 / self.n)
         return a, q / q.sum()
+
+
+def _are_numbers(values: np.ndarray, count: int) -> bool:
+    """Whether a solver has numbers for all: where it is stopped it may have none, or infinite ones."""
+    return len(values) == count and bool(np.isfinite(values).all())
 
 
 def matrix_game(Z: np.ndarray, time_limit: float | None = None) -> tuple[np.ndarray, np.ndarray, str]:
@@ -138,7 +144,7 @@ def maximise_last(
     solution = solver.getSolution()
     stopped = "time-limit" if solver.getModelStatus() == highspy.HighsModelStatus.kTimeLimit else ""
     values, duals = np.array(solution.col_value), np.array(solution.row_dual)
-    if len(values) != columns or len(duals) != rows:
+    if not (_are_numbers(values, columns) and _are_numbers(duals, rows)):
         return np.zeros(columns), np.zeros(rows), stopped or "stalled"
     return values, duals, stopped
 
