@@ -121,15 +121,18 @@ BAD = [
 ]  # fmt: skip
 
 
+OLD = "<!doctype html>the old page"
+
+
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_reported(what, made, tmp_path):
     path, said = damaged(made, tmp_path, what)
     out = tmp_path / "out"
     out.mkdir()
-    (out / "r.html").write_text("the old page")
+    (out / "r.html").write_text(OLD)
     # What is good beside it does not save it: a page that silently leaves something out would mislead.
     assert said in refused("report", made / "c.f2.json.gz", path, "--out", out / "r.html")
-    assert os.listdir(out) == ["r.html"] and (out / "r.html").read_text() == "the old page"
+    assert os.listdir(out) == ["r.html"] and (out / "r.html").read_text() == OLD
 
 
 def test_other_refusals(made, tmp_path, monkeypatch):
