@@ -656,3 +656,14 @@ def test_a_folder_that_was_replaced_is_not_written_to(tmp_path, monkeypatch):
     assert any("removed or replaced" in note for note in done.notes)
     assert_same(run_it(None, seed=9), flows.load(run))
     assert_same(run_it(None), run_it(moved, resume=True))
+
+
+def test_data_of_another_network_are_damage(tmp_path):
+    """Configuration and data that agree with themselves, but not with each other: the folder is named, not the network."""
+    train(PARITY, TwoLayer(5, 4), GD(), bias=True, stop=2, keep=tmp_path / "run")
+    assert flows.load_data(tmp_path / "run")[0].d == 4
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["net"]["d"] = 9
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"data\.npz is damaged \(X has 5 features, and the network takes 9\)"):
+        flows.load_data(tmp_path / "run")

@@ -444,6 +444,8 @@ def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
     sets = [Dataset(X, y, name) for X, y, name in zip(arrays["X"], arrays["y"], kept["names"])]
     with _whole(file, can):
         need([data.sha256() for data in sets] == kept["sha256"], "X, y:", "these are not the points of the run")
+        features, own = config["net"].get("d"), sets[0].d + int(config["bias"])
+        need(features in (None, own), "X", f"has {own} features, and the network takes {features}")
     return sets
 
 
