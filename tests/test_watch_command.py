@@ -254,6 +254,23 @@ def test_it_waits_and_follows_to_the_end(tmp_path):
     assert [line["state"] for line in lines][-1] == "ended" and lines[0]["state"] == "running"
 
 
+def test_records_that_come_while_the_clock_stands_still_are_seen(tmp_path):
+    """A file that grows, or is replaced, under the time that it had."""
+    one = store.Store(tmp_path / "run", CONFIG)
+    reader = watch._Reader(tmp_path / "run", [], False)
+    seen = []
+    for k, psi in enumerate([0.5, 1.0, 2.0, 3.0, 4.0]):
+        one.next = -math.inf if k % 2 else math.inf  # records.parquet is replaced, newest.arrow grows
+        one.fresh.append(store.row(replace(BASE, step=k, psi=psi)))
+        one.write()
+        for path in (tmp_path / "run").glob("*.*"):
+            os.utime(path, (10**9, 10**9))
+        state, curves = reader.look()
+        seen.append((state["records"], curves["train"]["psi"][-1]))
+    one.close()
+    assert seen == [(1, 0.5), (2, 1.0), (3, 2.0), (4, 3.0), (5, 4.0)]
+
+
 def test_other_machines_and_killed_processes(tmp_path):
     kept(tmp_path / "run", rising([1.0]))
     (tmp_path / "run" / "lock").write_text("1 some-other-machine\n")

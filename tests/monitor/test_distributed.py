@@ -408,6 +408,29 @@ def test_an_exception_leaves_the_monitor_without_waiting(tmp_path):
     assert on_ranks(2, tmp_path, leaving) == [("'here'", 0), ("'elsewhere'", 0)]
 
 
+def ended(rank, world):
+    """Training that ends its group first and its monitor then, as scripts do whose monitor is closed at exit."""
+    network = net()
+    whole = examples()
+    spread = DistributedDataParallel(network)
+    watch = MarginMonitor(spread, optimizer=torch.optim.Adam(network.parameters()))
+    x, y = part(whole, rank, world)
+    for _ in range(3):
+        watch.step(logits=spread(x), targets=y)
+    dist.destroy_process_group()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what each rank has alone
+        watch.close()
+    alone = MarginMonitor(network, ["0.weight"], degree=1, optimizer=torch.optim.Adam(network.parameters()))
+    return [record.step for record in watch.records], [r.extra["own_norm"] for r in watch.records], alone.measure(whole)
+
+
+def test_a_group_that_is_gone_when_the_monitor_is_closed(tmp_path):
+    for steps, norms, record in on_ranks(2, tmp_path, ended):
+        assert steps == [1, 2, 3]
+        assert_allclose(norms, record.extra["own_norm"])
+
+
 # ---------------------------------------------------------------- sharded parameters
 
 
