@@ -46,6 +46,7 @@ class Engine:
         self.dual: Any = None
         self.centre, self.estimate = np.zeros(0), math.inf  # the dual that looks best, and its value as far as known
         self.rounds = self.nodes = 0
+        self.hurried = False  # whether a step was left out that there was no time for any more
         self.told = time.perf_counter()
 
     # What a problem brings.
@@ -107,7 +108,7 @@ class Engine:
             self.start()
             while not self.closed() and not self.late() and stuck < self.patience:
                 stuck = 0 if self.round() else stuck + 1
-            status = "time-limit" if self.late() else "stalled"
+            status = "time-limit" if self.late() or self.hurried else "stalled"
         except KeyboardInterrupt:
             status = "interrupted"
         return self.finish("certified" if self.closed() else status)

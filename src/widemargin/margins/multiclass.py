@@ -447,12 +447,12 @@ class Solver(Engine):
         return (none[0], {"type": "norm"}, 0.0, none[1]) if none is not None else None
 
     def round(self) -> bool:
-        """Columns while they help, for half of the time left at most; then a proof."""
+        """Columns while they help, for half of the time left at most; then a proof, which may meet neurons that help."""
         until, moving = time.perf_counter() + 0.5 * self.left(), True
         while moving and not self.closed() and time.perf_counter() < until:
             moving = self.column_round()
         if not self.closed():
-            self.last_proof()
+            moving |= self.take(self.last_proof(), self.joining) > 0
         return moving
 
     def exact(self, q: np.ndarray) -> np.ndarray:
@@ -490,10 +490,11 @@ class Solver(Engine):
 
     def column_round(self) -> bool:
         """Solve the master problem, price, prove where nothing is left to gain; false when there is no progress."""
-        if not self.door.limits.affords(master_work(self.n, self.K, len(self.V))):
-            return False  # of hundreds of classes it takes seconds
-        W, q = programs.solve_classes(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
+        work, most = master_work(self.n, self.K, len(self.V)), min(self.left(), 60.0)
+        fits = self.door.limits.affords(work)  # of hundreds of classes it takes seconds
+        W, q = programs.solve_classes(self.X, self.y, self.V, self.K, most) if fits else (self.outer, None)
         if q is None:
+            self.hurried = not fits or self.late()
             return False
         self.offer(self.V, W)
         size = np.linalg.norm(W, axis=1)
@@ -559,16 +560,20 @@ class Solver(Engine):
         value = several.values(self.X, g, met)
         return met[np.argsort(-value)]
 
-    def last_proof(self) -> None:
-        """The best bound of the best dual in the time left; the goal moves up where it turns out to be out of reach."""
+    def last_proof(self) -> np.ndarray:
+        """The best bound of the best dual in the time left; the goal moves up where it turns out to be out of reach.
+
+        Returns neurons (k, r) that show it to be, the last ones.
+        """
         goal = max(self.lower * (1 + 0.9 * self.tol), 1e-300)
         for _ in range(4):
             if math.isfinite(self.estimate):
                 goal = max(goal, self.estimate * (1 + 0.2 * self.tol))
             met = self.prove(self.centre, goal)
             if not len(met) or self.late():
-                return
+                break
             self.estimate = float(several.values(self.X, dual_vectors(self.centre, self.y), met).max())
+        return met
 
     def keep(self, proof: several.Proof) -> np.ndarray:
         """Take the proof if it is the best; its directions (k, r)."""
