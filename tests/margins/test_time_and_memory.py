@@ -553,6 +553,19 @@ def test_frozen_neurons_have_a_lower_bound_before_their_program_ends(monkeypatch
         early.status == "time-limit" and 0.01 * whole.upper < early.lower <= whole.upper and whole.lower <= early.upper
     )
     assert early.stats["atoms"] == len(early.primal.mass) and early.verify(data).failed is None
+    # The weights that are best in Euclidean norm bound it from above: the program's own were far from done, too.
+    assert early.upper < 2 * whole.upper
+
+
+def test_frozen_neurons_that_separate_nothing_need_no_program(monkeypatch):
+    """4000 points and 1000 neurons had [0, 0.1] when the time was over; their weights are known in half of it."""
+    rng = np.random.default_rng(0)
+    data = Dataset(rng.standard_normal((60, 3)), np.where(rng.random(60) < 0.5, 1.0, -1.0))
+    assert margins.frozen(data, 20).status == "not-separable"
+    monkeypatch.setattr(given_neurons, "QUICK", 0)
+    monkeypatch.setattr(programs, "matrix_game", lambda Z, limit: pytest.fail("the program was begun"))
+    early = margins.frozen(data, 20, time_limit=60.0)
+    assert early.status == "not-separable" and early.verify(data).ok
 
 
 @pytest.mark.parametrize("solve", [margins.min_norm_l1, margins.min_norm_l2])

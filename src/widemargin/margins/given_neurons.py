@@ -60,19 +60,19 @@ def frozen(
     stats: dict[str, Any] = {"seed": seed if drawn else None}
     primal, zero, stopped, lower = None, "", "", 0.0
     if twin is None:
-        early, least = None, 0.0
+        early = None
         if len(door.y) * len(V) > QUICK and not math.isinf(door.deadline):
-            early, least, _ = problem.in_euclidean_norm(door.limits.first(EARLY), NEAR)
-        solved = rows.solve(problem, tol)
-        if least > solved.lower:  # the linear program was not done
-            solved.predictor, solved.lower = early, least
+            early = problem.in_euclidean_norm(door.limits.first(EARLY), NEAR)
+        if early is not None and not early.stopped and nothing_left(early.upper, early.q, problem.size):
+            solved = early  # a linear program would find nothing else
+        else:
+            solved = _better(rows.solve(problem, tol), early)
+            if solved.lower <= 0 and not solved.stopped:
+                other = problem.in_euclidean_norm(door.limits, tol)
+                solved = replace(_better(solved, other), stopped="" if other.lower > 0 else other.stopped)
         q, lower, upper, stopped = solved.q, solved.lower, solved.upper, solved.stopped
         if solved.predictor is not None:
             primal, stats["atoms"] = solved.predictor, len(solved.predictor.mass)
-        if lower <= 0 and not stopped:
-            other, least, stopped = problem.in_euclidean_norm(door.limits, tol)
-            if least > 0:
-                primal, lower, stopped, stats["atoms"] = other, least, "", len(other.mass)
         if lower <= 0 and nothing_left(upper, q, problem.size) and not stopped:
             zero = f"the features are not separable up to rounding ({upper / problem.size.max():.1g} of their size)"
     else:
@@ -94,6 +94,15 @@ def frozen(
         extra={"directions": V.tolist()},
         stats=stats,
     )
+
+
+def _better(best: rows.Best, other: rows.Best | None) -> rows.Best:
+    """The better bound of each kind, and how the search `best` ended."""
+    if other is not None and other.lower > best.lower:
+        best = replace(best, predictor=other.predictor, lower=other.lower)
+    if other is not None and other.upper < best.upper:
+        best = replace(best, q=other.q, upper=other.upper)
+    return best
 
 
 class Neurons(rows.Rows):
@@ -119,8 +128,8 @@ class Neurons(rows.Rows):
         keep = np.flatnonzero(a)
         return Measure(self.V[keep], a[keep] / self.length[keep], self.door.space.activation, self.door.bias)
 
-    def in_euclidean_norm(self, limits: Limits, tol: float) -> tuple[Measure, float, str]:
-        """The measure that is best under ||a||_2 <= 1, its margin under ||a||_1 <= 1, and what stopped the search.
+    def in_euclidean_norm(self, limits: Limits, tol: float) -> rows.Best:
+        """What is best under ||a||_2 <= 1, with its bounds under ||a||_1 <= 1.
 
         It is found in little time, and may separate points beside which a program has too few digits.
         """
@@ -129,7 +138,10 @@ class Neurons(rows.Rows):
         found = rows.solve(square, tol)
         measure = self.measure(np.zeros(len(self.V)) if found.predictor is None else found.predictor)
         margins = self.judged(measure)
-        return measure, 0.0 if margins is None else float(margins.min()), found.stopped
+        lower = 0.0 if margins is None else max(0.0, float(margins.min()))
+        some = np.flatnonzero(found.q)
+        self.Z = self.features(some)
+        return replace(found, predictor=measure, lower=lower, upper=self.upper(some, found.q[some]))
 
     def upper(self, rows: np.ndarray, q: np.ndarray) -> float:
         sums, e = product(self.Z.T, q)
