@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import tracemalloc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from widemargin.margins import (
     barrier,
     given_neurons,
     kernel_machines,
+    multiclass,
     norms,
     pairs,
     programs,
@@ -229,6 +231,13 @@ def test_many_classes_and_little_time():
     cert = margins.multiclass_f1(data, time_limit=0.5)
     assert cert.lower <= cert.upper < math.inf and cert.n == 500
     assert cert.verify(data).failed is None
+
+
+def test_master_problems_of_few_classes_have_the_neurons_that_there_is_time_for(monkeypatch):
+    """300 points of three classes in 800 dimensions had half of the margin with 124 neurons that they have with 240."""
+    monkeypatch.setattr(doors, "speed", lambda: 1e10)
+    door = SimpleNamespace(limits=Limits(started=0.0, deadline=2.0, memory=4e9))
+    assert multiclass.most_columns(door, 300, 3) > 200 and multiclass.most_columns(door, 442, 442) < 3
 
 
 def test_master_problems_of_hundreds_of_classes_fit_into_the_time(monkeypatch):
