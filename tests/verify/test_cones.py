@@ -349,3 +349,11 @@ def test_a_frame_that_doubles_cannot_invert_is_no_error():
     c = np.array([1.0, -0.5, -0.7, 0.3])
     side = {"frame": [[1, 1 << 200], [0, 1 << 200]], "tree": [-1] * 4}
     assert not shown(X, c, 1.0, side)
+
+
+def test_points_of_few_digits_lose_none_beside_one_of_many():
+    """The least objective of 56 points of eight bits each was certified, and the checker called the bound of a cone too small."""
+    X = np.array([[1 + 2.0**-40], *[[2.0**-20]] * 10])
+    c = np.array([2.0**-40, *[1.0, -1.0] * 5])
+    most, side = c[0] * X[0, 0], {"frame": [[1]], "tree": [-1, -1], "mirrors": []}
+    assert shown(X, c, most * (1 + 1e-9), side) and not shown(X, c, most * (1 - 1e-12), side)

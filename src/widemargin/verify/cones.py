@@ -53,13 +53,13 @@ class _Forest:
 
 @dataclass(frozen=True)
 class _Side:
-    """c_i x_i in coordinates of the frame, x_i . g = lam . heights_i within |lam|_1 blur / 2, in units of 2^shift."""
+    """c_i x_i in coordinates of the frame, x_i . g = lam . heights_i within |lam|_1 blur_i / 2, in units of 2^shift."""
 
     frame: np.ndarray  # (r, r) float, the rows over 2^scale in an orthonormal basis
     heights: np.ndarray  # (r, n) int64, points with positive weight first
     weights: np.ndarray  # (n,) int64, rounded up
     positive: int  # how many weights are positive
-    blur: int  # 1 if heights were rounded
+    blur: np.ndarray  # (n,) int64, 1 where heights were rounded
     linear: np.ndarray  # (r, 1) integers, l . g = lam . linear
     shift: int
     unit: int  # of |p|, for the search: upper times 2^scale
@@ -81,16 +81,16 @@ class _Side:
             for j in range(part.shape[1]):
                 T += part[:, j : j + 1] * self.heights[j]
             below[some] = T[:, p:]
-            h = self.radius(part)[:, None]
-            T[:, :p] += h
-            T[:, p:] -= h
+            h = self.radius(part)[:, None] * self.blur
+            T[:, :p] += h[:, :p]
+            T[:, p:] -= h[:, p:]
             total[some] = matmul(np.maximum(T, 0, out=T), column(self.weights.tolist()))[:, 0]
         straight = matmul(lam, self.linear)[:, 0]
         return total + _over(straight, self.shift), below
 
     def radius(self, lam: np.ndarray) -> np.ndarray:
-        """How far lam . heights may be from the truth."""
-        return self.blur * ((np.abs(lam).sum(-1) + 1) >> 1)
+        """How far lam . heights may be from the truth where heights were rounded."""
+        return np.asarray((np.abs(lam).sum(-1) + 1) >> 1)
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _side(
         heights,
         rounded,
         sum(w > 0 for w in weights),
-        int(any(drop)),
+        np.array([int(e > 0) for e in drop], dtype=np.int64),
         along,
         shift,
         unit,
@@ -322,7 +322,7 @@ def _block(side: _Side, forest: _Forest, some: slice) -> _Block:
     index = index.reshape(-1, forest.leaves.shape[1])  # (B, r)
     lam = forest.generators[used]
     values, below = side.generators(lam)
-    h = side.radius(lam)[:, None]
+    h = side.radius(lam)[:, None] * side.blur[side.positive :]
     above, under = below > -h, below < h
     rises, falls = np.zeros((2, len(index), below.shape[1]), dtype=bool)
     for k in range(index.shape[1]):
@@ -370,7 +370,7 @@ def _losses(side: _Side, block: _Block, share: np.ndarray) -> np.ndarray:
     low = block.weight >> drop
     beta = np.clip(np.floor(share * low), 0, low).astype(np.int64)
     rest = -(-block.weight >> drop) - beta
-    h = side.radius(block.lam).T[:, block.leaf]  # (r, P)
+    h = side.radius(block.lam).T[:, block.leaf] * side.blur[block.point]  # (r, P)
     rise, fall = np.maximum(block.T + h, 0), np.maximum(h - block.T, 0)
     first, most = block.first(), np.zeros(B, dtype=np.int64)
     most[block.leaf[first]] = np.maximum.reduceat(np.maximum(rise, fall).max(axis=0), first)
