@@ -1,11 +1,13 @@
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
 from widemargin import Dataset, InputError, Measure
-from widemargin.margins import f1
+from widemargin.margins import f1, programs
+from widemargin.margins import widths as curves
 from widemargin.margins.engine import prune_masses
 from widemargin.margins.widths import prune, width_margin_curve
 
@@ -141,3 +143,18 @@ def test_not_separable_and_bad_input():
     for widths in ([0], [1.5], [], [True]):
         with pytest.raises(InputError, match="widths"):
             width_margin_curve(XOR, widths)
+
+
+def test_no_search_is_begun_where_the_time_is_over(monkeypatch):
+    """60 widths of 300 points took 6 s where the limit was half a second: a cone program for each, whatever the time."""
+    asked = []
+
+    def solve(*args, time_limit, **keys):
+        asked.append(time_limit)
+        return programs.solve_patterns(*args, time_limit=time_limit, **keys)
+
+    monkeypatch.setattr(curves, "programs", SimpleNamespace(solve_patterns=solve))
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((100, 6))
+    curve = width_margin_curve(X, np.where(X[:, 0] * X[:, 1] > 0, 1.0, -1.0), range(1, 60), time_limit=1.0)
+    assert curve.saturated > 20 and all(limit > -0.05 for limit in asked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
 from . import programs
-from .door import Progress, check_number, enter
+from .door import Limits, Progress, check_number, enter, open_limits
 from .engine import prune, threads
 from .wide_networks import f1
 
@@ -27,6 +27,7 @@ STARTS = 64  # random networks per width
 STEPS = 200  # of gradient ascent from each
 POLISHED = 3  # of these go to the cone program
 FLIPS = 40  # changes of one sign in a pattern that are tried
+STEP_WORK, CONE_WORK = 20, 5000  # operations for each entry of X and neuron: a step of one network, a cone program
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ def width_margin_curve(
     narrow = [m for m in order if m < saturated]
     best: tuple[float, Measure | None] = (0.0, None)
     if wide is not None and narrow:
-        search = _Search(data, bias, wide, seed)
-        deadline = started + time_limit
+        limits = open_limits(time_limit, None, started)
+        search = _Search(data, bias, wide, seed, limits)
         for j, m in enumerate(narrow):
             now = time.perf_counter()
             with threads(1):
-                measure = search.run(m, best[1], now + max(deadline - now, 0.0) / (len(narrow) - j))
+                measure = search.run(m, best[1], now + max(limits.left(), 0.0) / (len(narrow) - j))
             value = 0.0 if measure is None else HALF * measure.margin(data)
             if value > best[0]:
                 best = value, measure
@@ -131,8 +132,8 @@ def width_margin_curve(
 class _Search:
     """Local searches over networks with few neurons, on scaled points in a basis of their span."""
 
-    def __init__(self, data: Dataset, bias: bool, wide: Measure, seed: int):
-        door = enter(data, ReLU(bias=bias), 0.5, None)
+    def __init__(self, data: Dataset, bias: bool, wide: Measure, seed: int, limits: Limits):
+        self.limits, door = limits, enter(data, ReLU(bias=bias), 0.5, None)
         self.X, self.basis = reduce_rank(door.X / door.size.max())
         self.y, self.bias, self.rng = door.y, bias, np.random.default_rng(seed)
         self.wide = wide.theta @ self.basis * np.abs(wide.mass)[:, None]  # (m, r)
@@ -149,7 +150,8 @@ class _Search:
             W = narrower.theta @ self.basis * np.abs(narrower.mass)[:, None]
             more = heavy[self.rng.permutation(len(heavy))[: m - len(W)]]
             starts.append((np.vstack([W, self.wide[more]]), np.append(np.sign(narrower.mass), self.wide_signs[more])))
-        starts += self.random(m, deadline)
+        if self.affords(STEP_WORK * STARTS * m, deadline):
+            starts += self.random(m, deadline)
         best, keep = 0.0, None
         for j, (W, s) in enumerate(starts):
             now = time.perf_counter()
@@ -162,6 +164,11 @@ class _Search:
             return None
         theta = keep[0] @ self.basis.T
         return Measure(theta, keep[1], "relu", self.bias).normalized()
+
+    def affords(self, work: float, deadline: float) -> bool:
+        """Whether there is time until `deadline` for a call that takes so many operations for each entry of X."""
+        limits = replace(self.limits, deadline=deadline)
+        return not limits.late() and limits.affords(work * self.X.size)
 
     def margin(self, W: np.ndarray, s: np.ndarray) -> float:
         size = np.linalg.norm(W, axis=1).sum()
@@ -216,6 +223,9 @@ class _Search:
         return best, W
 
     def weights(self, patterns: np.ndarray, s: np.ndarray, deadline: float) -> tuple[float, np.ndarray]:
+        """The best weights of neurons with these patterns (m, n), and their margin; none where there is no time for them."""
+        if not self.affords(CONE_WORK * len(patterns), deadline):
+            return 0.0, np.zeros((len(patterns), self.X.shape[1]))
         left = deadline - time.perf_counter()
         solution = programs.solve_patterns(self.X, self.y, patterns, s, tol=1e-9, time_limit=left)
         return (self.margin(solution.W, s), solution.W) if solution.ok else (0.0, solution.W)
