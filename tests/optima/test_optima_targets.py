@@ -459,3 +459,16 @@ def test_a_gpu_gives_a_certificate_that_checks(n, d, loss):
     assert_allclose([cert.lower, cert.upper], plain.upper, rtol=0.02)
     largest = optima.largest_decay(data, loss=loss, tol=0.05, device="cuda", bias=True)
     assert largest.lower <= optima.largest_decay(data, loss=loss, tol=0.05, bias=True).upper * (1 + 1e-9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tiny", [False, True])
+def test_few_points_of_low_rank_in_thousands_of_columns_verify(tiny):
+    """The checker saw no span of the points, and refused a matrix in all columns."""
+    rng = np.random.default_rng(5)
+    X = rng.integers(-2, 3, (12, 4)).astype(float) @ rng.integers(-2, 3, (4, 4500))
+    if tiny:
+        X = 1e-170 * rng.standard_normal((12, 4500))
+    data = Dataset(X, rng.standard_normal((12, 3)))
+    cert = optima.f1(data, loss="squared", bias=tiny, weight_decay=1e-4 if tiny else 1.0, time_limit=1.0)
+    assert cert.proved and cert.lower > 0 and cert.verify(data).ok, str(cert.verify(data))

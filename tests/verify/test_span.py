@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from widemargin.pricing import writing
-from widemargin.pricing.points import reduce_rank
+from widemargin.pricing.points import Points, reduce_rank
 from widemargin.pricing.signs import Tree
 from widemargin.verify import span as span_module
 from widemargin.verify.exact import integers
@@ -199,3 +199,47 @@ def test_proofs_of_few_points_in_many_dimensions_are_written_in_their_span(monke
     weights = [int(v) for v in y]
     assert holds(relu_tree, problem(X0, y), weights, n, Fraction(upper), side, "tree")
     assert not holds(relu_tree, problem(X0, y), weights, n, Fraction(0.999 * upper), side, "tree")
+
+
+WIDE = 4200  # columns, of which a matrix is too large for few points
+
+
+def test_points_that_are_sums_of_others_are_seen_in_the_span_of_the_others():
+    """30 points of rank 12 in 5000 dimensions had certificates that were refused: no basis of their span was found."""
+    rng = np.random.default_rng(0)
+    some = rng.integers(-9, 10, (3, WIDE)).astype(float)
+    some[:, 0] = 0.0
+    X = np.vstack([some, some[0] + 2 * some[1], some[1] - some[2], 3 * some[0] - some.sum(axis=0)])
+    seen = span_module.span(problem(X, [1.0] * 6), X.astype(int), 1, "leaf")
+    assert seen.size == 3 and seen.gram.shape == (3, 3)
+    # all rows are sums of the basis: their lengths are those of their shadows on it
+    products, gram = seen.products(X.astype(int)), seen.gram
+    for row, p in zip(X.astype(int).tolist(), products.tolist()):
+        bordered = [[*line, v] for line, v in zip(gram.tolist(), p)] + [[*p, sum(v * v for v in row)]]
+        assert determinant(bordered) == 0 != determinant(gram.tolist())
+    near = X.copy()
+    near[3, 0] = 2.0**-200  # no sum any more, and too near to one to be told apart
+    with pytest.raises(Refused, match="too large"):
+        span_module.span(problem(near, [1.0] * 6), integers(near)[0], 1, "leaf")
+
+
+def determinant(rows: list[list[int]]) -> Fraction:
+    left, product = [[Fraction(v) for v in row] for row in rows], Fraction(1)
+    while left:
+        pivot = next((row for row in left if row[0]), None)
+        if pivot is None:
+            return Fraction(0)
+        left.remove(pivot)  # the sign does not matter here
+        product *= pivot[0]
+        left = [[v - row[0] / pivot[0] * u for u, v in zip(pivot[1:], row[1:])] for row in left]
+    return product
+
+
+def test_quadratic_bounds_are_left_out_where_no_span_would_be_found():
+    rng = np.random.default_rng(1)
+    few, flat = rng.standard_normal((4, WIDE)), rng.integers(-9, 10, (4, WIDE)) @ np.eye(WIDE)
+    flat = np.vstack([flat, flat[0] + flat[1]])
+    near = np.hstack([1e-170 * few, np.ones((4, 1))])
+    for X, taken in ((few, True), (flat, True), (near, False), (near[:, -9:], True)):
+        basis = reduce_rank(X)[1]
+        assert Points(X, None, 0, torch.device("cpu"), basis).quadratic == taken

@@ -139,7 +139,7 @@ class Stage:
 
 def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: bool) -> list[Stage]:
     """What to try, in order (docs/pricing.md has the measurements behind it)."""
-    quadratic = points.r <= (ROOT_RANK if root else QUADRATIC_RANK) and not points.far
+    quadratic = points.r <= (ROOT_RANK if root else QUADRATIC_RANK) and points.quadratic
     if root:
         return [
             Stage("quadratic" if quadratic and points.n * points.r >= QUADRATIC_ROOT_SIZE else "linear", seconds, 1)

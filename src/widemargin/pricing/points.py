@@ -18,6 +18,8 @@ THIN = 100.0  # condition number of the points from which half of the local sear
 NEAR_BITS = 50  # of a basis that holds the points but for rounding
 FRAME_BITS = 8  # of the frame's entries, beside those that the condition of the points needs
 EXACT_RANK = 3e7  # operations in integers up to which the rank is looked at in exact arithmetic: a third of a second
+CHECKED = 2**24  # entries of a matrix in all columns that a checker takes, besides four times those of the points
+SPAN, DIGITS = 512, 2**15  # points whose span it takes instead; bits of all, where some are sums of others
 SYMMETRIC_DIMENSION = 24  # largest in which symmetries are looked for
 # A reflection that moves the points by less, relative to their size, is left out. If it moves none, as x_j <-> x_k does where
 # these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
@@ -83,6 +85,16 @@ class Points:
         """Whether the points span r dimensions exactly: else, up to rounding, no sum of them vanishes that a proof could show."""
         D = self.X0.shape[1]
         return self.r == D or (self.n * D * min(self.n, D) <= EXACT_RANK and rank_modulo(self.X0) <= self.r)
+
+    @cached_property
+    def quadratic(self) -> bool:
+        """Whether a checker takes quadratic bounds: of very many columns it must see the span of the points."""
+        n, D = self.X0.shape
+        if CHECKED + 4 * n * D >= (D + 1) ** 2 or n == self.r <= SPAN:
+            return not self.far
+        sizes = np.frexp(self.X0[self.X0 != 0])[1]
+        bits = 2 * (53 + int(np.ptp(sizes))) + D.bit_length()
+        return not self.far and n * bits <= DIGITS and self.flat
 
     def as_relu(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights of relu, and those of the linear rest: phi(t) = (1 - slope) relu(t) + slope t."""

@@ -623,7 +623,7 @@ def _scalar(
     target, nodes, deadline = known * room, 0, time.monotonic() + seconds
     # Linear bounds are cheap and enough for small problems; quadratic ones close large trees in few nodes.
     stages: list[tuple[bool, float]] = [(False, math.inf)]
-    if Xt.shape[1] <= QUADRATIC_RANK and not points.far:
+    if Xt.shape[1] <= QUADRATIC_RANK and points.quadratic:
         stages = [(False, 50_000 if Xt.numel() < LINEAR_ENTRIES else 5000), (True, math.inf)]
     met = []
     for quadratic, most in stages:

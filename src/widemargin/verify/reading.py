@@ -61,9 +61,14 @@ def listed(value: Any, what: str, length: int | None = None) -> Sequence[Any]:
     return value
 
 
+def in_proportion(problem: Problem, size: int) -> bool:
+    """Whether a square matrix is no larger than the data allow."""
+    return size * size <= MATRIX + 4 * problem.grid.size
+
+
 def fits(problem: Problem, size: int, what: str) -> None:
     """Refuse a square matrix that is out of proportion to the data: a short file may ask for it."""
-    small = size * size <= MATRIX + 4 * problem.grid.size
+    small = in_proportion(problem, size)
     need(small, f"{what}: a matrix of size {size} is too large for {len(problem.y)} points in {problem.D} dimensions")
 
 

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from .exact import matmul, objects, ray
-from .reading import Problem, fits
+from .reading import Problem, fits, in_proportion
 
 SPAN = 512  # rows that are made orthogonal; more than that cost as much as D dimensions
 PLACES = 256  # bits after the point in the search for C,
 LOST = 160  # of which this many may be lost to rows that nearly depend on each other,
 KEPT = 40  # and bits that are kept of C
+DIGITS = 1 << 15  # rows times the bits of their products, up to which those that depend on others are looked for
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,40 @@ def span(problem: Problem, rows: np.ndarray, border: int, name: str) -> Span:
             distinct.setdefault(u if first > 0 else tuple(-v for v in u), j)
     some = rows[sorted(distinct.values())]
     if len(some) < problem.D and len(some) <= SPAN:
-        C = _triangle(matmul(some, some.T))
+        G = matmul(some, some.T)
+        C = _triangle(G)
+        if C is None and not in_proportion(problem, problem.D + border) and len(G) * _bits(G) <= DIGITS:
+            kept = _independent(G)
+            some, C = some[kept], _triangle(G[np.ix_(kept, kept)])
         if C is not None:
             fits(problem, len(some) + border, name)
             basis = matmul(some.T, C)
             return Span(len(some), basis, matmul(basis.T, basis))
     fits(problem, problem.D + border, name)
     return Span(problem.D, None)
+
+
+def _bits(G: np.ndarray) -> int:
+    return max(int(v).bit_length() for v in G.diagonal())
+
+
+def _independent(G: np.ndarray) -> list[int]:
+    """Rows of which all others are sums, by elimination without fractions in their products G (n, n).
+
+    A diagonal entry is zero if and only if its row depends on those before; the largest beside its own square is next.
+    """
+    A, before, kept = G.astype(object), 1, []
+    left = list(range(len(G)))
+    while left:
+        j = max(left, key=lambda i: Fraction(int(A[i, i]), int(G[i, i])))
+        pivot = A[j, j]
+        if pivot == 0:
+            break
+        A = (pivot * A - A[:, j : j + 1] * A[j]) // before
+        before = pivot
+        kept.append(j)
+        left.remove(j)
+    return sorted(kept)
 
 
 def _triangle(G: np.ndarray) -> np.ndarray | None:
