@@ -562,10 +562,7 @@ class Solver(Engine):
         return met[np.argsort(-value)]
 
     def last_proof(self) -> np.ndarray:
-        """The best bound of the best dual in the time left; the goal moves up where it turns out to be out of reach.
-
-        Returns neurons (k, r) that show it to be, the last ones.
-        """
+        """The best bound of the best dual in the time left, whose goal moves up to what is in reach; neurons (k, r) met last."""
         goal = max(self.lower * (1 + 0.9 * self.tol), 1e-300)
         for _ in range(4):
             if math.isfinite(self.estimate):
