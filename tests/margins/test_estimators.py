@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from sklearn.preprocessing import StandardScaler
 from checks import Clock, check_all, repeated
 from widemargin import Dataset, InputError, Measure, margins
 from widemargin.margins.estimators import MinNormRegressor
-from widemargin.optima.estimators import MaxMarginClassifier
+from widemargin.optima.estimators import MaxMarginClassifier, ReluNetClassifier, ReluNetRegressor
 
 SPACES = ("f1", "f2", "linear")
 rng = np.random.default_rng(0)
@@ -321,3 +322,11 @@ def test_points_without_weight_are_not_kept():
     fitted = margins.MaxMarginClassifier("f2", bias=True).fit(X, [1, 1, -1, -1, 1, 1, 1, 1])
     assert not fitted.soft_ and len(fitted._function.points) == np.count_nonzero(fitted.certificate_.extra["alpha"])
     assert (np.sign(fitted.decision_function(X)) == [1, 1, -1, -1, 1, 1, 1, 1]).all()
+
+
+@pytest.mark.parametrize("estimator", [MaxMarginClassifier, MinNormRegressor, ReluNetClassifier, ReluNetRegressor])
+def test_points_whose_sum_overflows_are_fitted_without_a_warning(estimator):
+    """scikit-learn adds them all up to find NaN, where infinity less infinity is one."""
+    X = np.array([[1.7e308, 1.0], [1.6e308, 0.0], [-1.7e308, 1.0], [-1.6e308, 0.0]] * 2)
+    with suppress(InputError):  # one sentence is fine, too
+        estimator(time_limit=0.5).fit(X, np.array([1, 1, 0, 0] * 2)).predict(X)

@@ -132,7 +132,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         """Find the interpolant of X (n, d) and targets y (n,)."""
         check_choice("space", self.space, ("f1", "f2"))
         check_positive("ridge", self.ridge)
-        points, targets = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
+        points, targets = checked(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
         data = Dataset(points, column_or_1d(targets))
         self.certificate_ = self._solve(data)
         cert = self.certificate_
@@ -163,8 +163,14 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Values (n,) at the points X (n, d)."""
         check_is_fitted(self)
-        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
+        points = checked(self, to_numpy(X), dtype=np.float64, reset=False)
         return self._function(points)
+
+
+def checked(estimator: BaseEstimator, *given: Any, **keys: Any) -> Any:
+    """What scikit-learn's `validate_data` returns, without warnings of the sums that it takes: of huge numbers they overflow."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return validate_data(estimator, *given, **keys)
 
 
 def check_choice(name: str, value: Any, legal: tuple[str, ...]) -> None:

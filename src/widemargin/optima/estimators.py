@@ -13,13 +13,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, column_or_1d
 
 from widemargin import margins
 from widemargin.dataset import to_numpy
 from widemargin.kinds import VECTOR_NORMS
 from widemargin.margins.answers import outside
-from widemargin.margins.estimators import Expansion, check_choice, check_positive
+from widemargin.margins.estimators import Expansion, check_choice, check_positive, checked
 from widemargin.margins.rows import first_rows
 from widemargin.spaces import as_space
 from widemargin.types import Certificate, Dataset, InputError, Measure
@@ -157,7 +157,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ReluNetClassifier:
         """Points X (n, d) with labels y (n,) of any kind; a point with `sample_weight` 2 is there twice."""
-        points, labels = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64)
+        points, labels = checked(self, to_numpy(X), to_numpy(y), dtype=np.float64)
         check_classification_targets(labels)
         labels = column_or_1d(labels, warn=True)
         weights = _weights(sample_weight, points)
@@ -183,7 +183,7 @@ class ReluNetClassifier(ClassifierMixin, _ReluNet):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Outputs of the networks: (n,) for two classes, of the cross-entropy their difference, and (n, classes) for more."""
         check_is_fitted(self)
-        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
+        points = checked(self, to_numpy(X), dtype=np.float64, reset=False)
         outputs = np.column_stack([cert.function(points) for cert in self.certificates_])
         if len(self.classes_) > 2:
             return outputs
@@ -260,9 +260,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> ReluNetRegressor:
         """Points X (n, d) with targets y (n,) or (n, K); a point with `sample_weight` 2 is there twice."""
-        points, targets = validate_data(
-            self, to_numpy(X), to_numpy(y), dtype=np.float64, multi_output=True, y_numeric=True
-        )
+        points, targets = checked(self, to_numpy(X), to_numpy(y), dtype=np.float64, multi_output=True, y_numeric=True)
         weights = _weights(sample_weight, points)
         if targets.ndim != 2 or targets.shape[1] == 1:
             targets = column_or_1d(targets, warn=True)
@@ -274,7 +272,7 @@ class ReluNetRegressor(RegressorMixin, _ReluNet):
     def predict(self, X: ArrayLike) -> np.ndarray:
         """Values (n,), or (n, K) of K targets, at the points X (n, d)."""
         check_is_fitted(self)
-        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
+        points = checked(self, to_numpy(X), dtype=np.float64, reset=False)
         return self.certificate_.function(points)
 
     def __sklearn_tags__(self) -> Any:
@@ -381,7 +379,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
                 raise InputError(
                     "C needs space='f1' and activation='relu'; elsewhere `ridge` sets how soft the margin is"
                 )
-        points, labels = validate_data(self, to_numpy(X), to_numpy(y), dtype=np.float64)
+        points, labels = checked(self, to_numpy(X), to_numpy(y), dtype=np.float64)
         check_classification_targets(labels)
         self.classes_, index = np.unique(labels, return_inverse=True)
         if len(self.classes_) > 2:
@@ -461,7 +459,7 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: ArrayLike) -> np.ndarray:
         """f(x) for the function f of norm 1 (in the convention of `certificate_`); above 0 means classes_[1]."""
         check_is_fitted(self)
-        points = validate_data(self, to_numpy(X), dtype=np.float64, reset=False)
+        points = checked(self, to_numpy(X), dtype=np.float64, reset=False)
         return self._function(points)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
