@@ -1,8 +1,10 @@
 """Multi-class margins: closed forms, other solvers, symmetries, and certificates that verify and cannot be bent."""
 
 import copy
+import dataclasses
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -373,6 +375,59 @@ def test_cell_bounds_hold_at_random_points_of_the_cone():
             F = (X @ u).clip(0) @ g
             np.testing.assert_allclose(a @ W[j] @ a, w2 * (u @ u), rtol=1e-9, atol=1e-9)
             assert w2 * (F @ F) <= (a @ B[j] @ a) * (1 + 1e-9) + 1e-9
+
+
+@pytest.mark.parametrize("most", [32, 150])
+def test_cones_of_points_that_tie_are_those_of_the_checker(most, monkeypatch):
+    """Which side of a sign pattern is better on a cone is often a tie. The bound of such a leaf was larger than the checker's,
+    and what was shown of it was not shown of that one; what a leaf showed of its own bound it need not show of a larger one."""
+    X = np.array([[1 - 2 * (i >> j & 1) for j in range(4)] for i in range(16)], dtype=float)
+    X = np.column_stack([X, X.prod(axis=1)])
+    y = (np.arange(16) == 2).astype(int)
+    q = np.zeros((16, 2))
+    q[np.arange(16), 1 - y] = np.array([16, 13, 71, 15, 13, 7, 18, 17, 17, 8, 12, 16, 7, 5, 15, 6]) / 256  # of a search
+    g, data = several.vectors(q, y), Dataset(X, y.astype(float))
+    monkeypatch.setattr(several, "MOST_CELLS", most)
+    found = several.cones(X, g, 0.6, math.inf)
+    base = multiclass_f1(data, time_limit=1e-3)
+    cert = dataclasses.replace(
+        base, lower=0.0, upper=found.upper, dual=q, proof=found.saved, bound="cones", status="stalled",
+        extra=base.extra | {"theta": [], "outer": [], "gamma_star": [0.0, found.upper / 2]},
+    )  # fmt: skip
+    verdict = cert.verify(data)
+    assert verdict.failed is None, verdict
+    assert several.values(X, g, np.random.default_rng(0).standard_normal((1000, 5))).max() <= found.upper
+
+
+def test_a_level_that_all_cones_show():
+    """Without its positive entries off the diagonal, s^2 W - B need not stay semidefinite where s grows."""
+    W = np.array([[1.0, 0.5, -0.75], [0.5, 1.0, -0.75], [-0.75, -0.75, 1.0]])
+    B = np.array([[0.3, -20.0, -0.6], [-20.0, 0.3, -0.6], [-0.6, -0.6, 0.3]])
+    W, B = np.stack([W, np.eye(3)]), np.stack([B, 10 * np.eye(3)])
+    own = several.level(W, B)
+    np.testing.assert_allclose(own[1], math.sqrt(10), rtol=1e-9)
+    assert own[0] < own[1]
+    assert several.copositive(own[1] ** 2 * W - B)[0].tolist() == [False, True]
+    s = several.common_level(float(own[1]), W, B)
+    assert several.copositive(s**2 * W - B)[0].all() and several.copositive((1.05 * s) ** 2 * W - B)[1].all()
+    assert own[1] < s < 3 * own[1]
+    assert several.common_level(1.0, W[:0], B[:0]) == 1.0
+    assert several.common_level(1.0, W[1:], np.full((1, 3, 3), np.inf)) == math.inf
+
+
+def test_ties_are_found_in_exact_arithmetic():
+    """Signs of sums that rounding hides, beside integers of Python."""
+    rng = np.random.default_rng(1_310_000)
+    for scale in (1.0, 1e-200, 3.0):
+        X = np.array([[0.1, 0.2, -0.3], [1.0, 1e-17, -1.0], [0.1, -0.1, 0.7], [1e-30, 1e30, -1e30]]) * scale
+        V = rng.integers(-(2**45), 2**45, (20, 2, 3)).astype(float)
+        V[:3, 1] = np.array([[1, 1, 1], [2, 2, 0], [0, 3, 3]]) - V[:3, 0]  # their sums are small
+        cones, points = (pairs.ravel() for pairs in np.meshgrid(np.arange(20), np.arange(4)))
+        found = several._at_most_zero(V, X, cones, points)
+        for cone, point, answer in zip(cones, points, found):
+            total = sum(int(v) * Fraction(x) for row in V[cone].tolist() for v, x in zip(row, X[point].tolist()))
+            assert answer == (total <= 0)
+        assert found[[1 + 20 * 2]].all()  # 2 (0.1 - 0.1)
 
 
 def test_climb_never_descends_and_master_is_optimal():

@@ -491,11 +491,11 @@ class Solver(Engine):
 
     def column_round(self) -> bool:
         """Solve the master problem, price, prove where nothing is left to gain; false when there is no progress."""
-        work, most = master_work(self.n, self.K, len(self.V)), min(self.left(), 60.0)
-        fits = self.door.limits.affords(work)  # of hundreds of classes it takes seconds
-        W, q = programs.solve_classes(self.X, self.y, self.V, self.K, most) if fits else (self.outer, None)
+        self.hurried = not self.door.limits.affords(master_work(self.n, self.K, len(self.V)))
+        if self.hurried:  # of hundreds of classes it takes seconds
+            return False
+        W, q = programs.solve_classes(self.X, self.y, self.V, self.K, min(self.left(), 60.0))
         if q is None:
-            self.hurried = not fits or self.late()
             return False
         self.offer(self.V, W)
         size = np.linalg.norm(W, axis=1)
@@ -562,7 +562,7 @@ class Solver(Engine):
         return met[np.argsort(-value)]
 
     def last_proof(self) -> np.ndarray:
-        """The best bound of the best dual in the time left, whose goal moves up to what is in reach; neurons (k, r) met last."""
+        """The best bound of the best dual in the time left. The goal moves up where neurons are above it; the last of these."""
         goal = max(self.lower * (1 + 0.9 * self.tol), 1e-300)
         for _ in range(4):
             if math.isfinite(self.estimate):

@@ -37,6 +37,9 @@ BLOCK, NUMBERS = 2000, 2**22  # cells at once, and numbers of one of the arrays 
 EPS = float(np.finfo(np.float64).eps)
 FAINT = 1e-70  # values whose fourth powers are lost
 LARGE = 1e150  # a bound that proves nothing
+ROOM = 1e-12  # of the diagonal, for rounding
+PAIRS = 10_000  # of a cone and a point that are looked at exactly at once
+RAISED = 40  # times that a bound is raised before all cones show it
 LAMBDA = 64  # multipliers of cones are integers over this
 W_BITS = 8  # vertices w of a cover are integers over 2^W_BITS
 W_LIMIT = 2**13  # largest integer entry of w: with weights that are multiples of 2^-38 every w . g_i is exact
@@ -234,18 +237,18 @@ def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
 # --- quadratic bounds on simplicial cones -------------------------------------------------------------------------------
 
 
-def copositive(C: np.ndarray) -> np.ndarray:
+def copositive(C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whether a' C a >= 0 for all a >= 0 is shown for the matrices C (L, r, r): C, or C without its positive entries off
-    the diagonal, is positive semidefinite."""
+    the diagonal, is positive semidefinite; and whether it is C itself: s^2 W - B stays so where s grows, the other need not."""
     diagonal = np.eye(C.shape[1], dtype=bool)
     known = np.isfinite(C).all(axis=(1, 2))
     C = np.where(known[:, None, None], C, 0.0)
     plain = np.einsum("lkk->lk", C).min(axis=1) >= 0
     size = np.sqrt(np.abs(np.einsum("lkk->lk", C)).clip(1e-300))
     C = C / (size[:, :, None] * size[:, None, :])
-    good = np.linalg.eigvalsh(C)[:, 0] >= 0
-    good |= np.linalg.eigvalsh(np.where(diagonal, C, C.clip(max=0)))[:, 0] >= 0
-    return good & plain & known
+    itself = np.linalg.eigvalsh(C)[:, 0] >= 0
+    good = itself | (np.linalg.eigvalsh(np.where(diagonal, C, C.clip(max=0)))[:, 0] >= 0)
+    return good & plain & known, itself & plain & known
 
 
 def level(W: np.ndarray, B: np.ndarray) -> np.ndarray:
@@ -255,15 +258,28 @@ def level(W: np.ndarray, B: np.ndarray) -> np.ndarray:
         high = low * (1 + 1e-12)
         bad = np.ones(len(W), dtype=bool)
         for _ in range(60):
-            bad[bad] = ~copositive(high[bad, None, None] ** 2 * W[bad] - B[bad])
+            bad[bad] = ~copositive(high[bad, None, None] ** 2 * W[bad] - B[bad])[0]
             if not bad.any():
                 break
             low[bad], high[bad] = high[bad], 1.3 * high[bad]
         for _ in range(40):
             middle = np.sqrt(low * high)
-            good = copositive(middle[:, None, None] ** 2 * W - B)
+            good, _ = copositive(middle[:, None, None] ** 2 * W - B)
             low, high = np.where(good, low, middle), np.where(good, middle, high)
     return np.where(bad, np.inf, high)
+
+
+def common_level(least: float, W: np.ndarray, B: np.ndarray) -> float:
+    """A number s >= `least`, nearly the least, for which all s^2 W - B are shown to be copositive, with some room for rounding;
+    inf where none is found. What is shown of each at the least s of its own need not be at the largest of these."""
+    s, room = least, 1 - ROOM * np.eye(W.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for k in range(RAISED):
+            blocks = (slice(at, at + BLOCK) for at in range(0, len(W), BLOCK))
+            if all(copositive(s**2 * (W[at] * room) - B[at])[0].all() for at in blocks):
+                return s
+            s = least * (1 + 1e-5 * 2.0**k)
+    return math.inf
 
 
 def longest_edge(V: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -329,7 +345,7 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     plus, minus = tau.clip(0), (-tau).clip(0)
     # What is 0 up to rounding may be on either side in exact arithmetic.
     length = xp.linalg.norm(V, axis=2)
-    near = 1e-13 * length[:, :, None] * xp.linalg.norm(X, axis=1)
+    near = (0.0 if _is_exact(V, X) else 1e-13) * length[:, :, None] * xp.linalg.norm(X, axis=1)
     free = (tau > -near).any(axis=1) & (tau < near).any(axis=1)  # (L, n)
     F = plus @ g  # (L, r, K)
     w = F.sum(axis=1)
@@ -357,9 +373,14 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     lam = _box_least_squares(base / length, A / length[:, :, None])
     lam = xp.round(lam * LAMBDA) / LAMBDA
     alpha = base + xp.einsum("lrn,ln->lr", A, lam)
-    more, even = tau.sum(axis=1), near.sum(axis=1)  # which sign is the better one; where rounding decides, neither is
-    rest = xp.where((more <= 0)[:, None, :], plus, minus)
-    rest = xp.where((xp.abs(more) <= even)[:, None, :], xp.abs(tau), rest) * free[:, None, :]
+    more, even = tau.sum(axis=1), near.sum(axis=1)
+    below = more <= 0  # which sign is the better one
+    unsure = (
+        xp.nonzero(free & (xp.abs(more) < even)) if xp is np else (free & (xp.abs(more) < even)).nonzero(as_tuple=True)
+    )
+    if len(unsure[0]):
+        below[unsure] = xp.asarray(_at_most_zero(*fetched(V, X, *unsure)), device=V.device)
+    rest = xp.where(below[:, None, :], plus, minus) * free[:, None, :]
     beta = -along + xp.einsum("ln,lrn->lr", s.clip(0), rest)
     off_s = sizes * (off_w + unit * size_w) * free  # (L, n)
     A = xp.maximum(alpha, beta) + off_along + xp.einsum("ln,lrn->lr", off_s, xp.abs(tau) + near)
@@ -377,6 +398,23 @@ def cell_bounds(V: Array, X: Array, g: Array) -> tuple[Array, Array, Array, Arra
     B = B + unit * outer(whole, whole) + 2 * (outer(whole, off_along) + outer(off_along, whole))
     B[lost] = LARGE
     return ww[:, None, None] * (V @ xp.swapaxes(V, 1, 2)), B, lam, dent > 0
+
+
+def _is_exact(V: Array, X: Array) -> bool:
+    """Whether products of integers V (L, r, D) with X (n, D), and sums of all of them, are not rounded."""
+    most = float(abs(V).max()) * float(abs(X).max()) * V.shape[1] * V.shape[2]
+    scaled = X * 2.0 ** min(52 - math.frexp(most)[1], 1000)
+    return bool((scaled == _room(X).round(scaled)).all())
+
+
+def _at_most_zero(V: np.ndarray, X: np.ndarray, cones: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """Whether sum_k v_k . x <= 0 for pairs of a cone and a point, in exact arithmetic: a tie is one in the checker, too."""
+    U = V.astype(np.int64).sum(axis=1).astype(object)  # (L, D)
+    mantissa, exponent = np.frexp(X)
+    shift = (exponent - exponent.min(where=X != 0, initial=0)).clip(0).astype(object)
+    whole = np.ldexp(mantissa, 53).astype(np.int64).astype(object) << shift  # (n, D), X up to a factor
+    blocks = (slice(at, at + PAIRS) for at in range(0, len(cones), PAIRS))
+    return np.concatenate([((U[cones[at]] * whole[points[at]]).sum(axis=1) <= 0).astype(bool) for at in blocks])
 
 
 def _times(A: Array, z: Array) -> Array:
@@ -421,6 +459,7 @@ def cones(
     record, ids, cells = Record(len(V)), np.arange(len(V)), len(V)
     block = min(BLOCK, max(1, NUMBERS // max(1, D * len(used))))
     lams: dict[int, list[list[int]]] = {}
+    again: list[tuple[np.ndarray, np.ndarray]] = []  # of cones that need not be shown for a larger bound
     upper, each, kept = goal, 0.0, 1.0  # seconds for a cone, and the share of them that was halved, of the last ones
     while len(V):
         began = time.perf_counter()
@@ -438,15 +477,17 @@ def cones(
                 top, _ = climb(points, weights, best(top, height, 40), until=until)
                 return Proof(math.inf, g, "cones", {}, cells, *fetched(top))
             W, B, lam, need = fetched(*cell_bounds(put(part), points, weights))
-            good = copositive(goal**2 * W - B)
+            good, stays = copositive(goal**2 * W - B)
             if stop and not good.all():
                 high.append((W[~good], B[~good]))
+            again.append((W[good & ~stays], B[good & ~stays]))
             whole = np.rint(lam * LAMBDA).astype(np.int64)
             for j in range(len(part)) if stop else np.flatnonzero(good).tolist():
                 lams[int(ids[start + j])] = np.column_stack([used[need[j]], whole[j, need[j]]]).tolist()
             keep[start : start + block] = ~good
         if high:
             upper = max(upper, _highest(*(np.concatenate(part) for part in zip(*high))))
+            again += high
         if stop or not keep.any():
             break
         each, kept = (time.perf_counter() - began) / len(V), float(keep.mean())
@@ -455,7 +496,8 @@ def cones(
         cells += len(V)
     entries, leaves = record.preorder()
     saved = {"type": "cones", "tree": entries, "leaves": [lams[j] for j in leaves]}
-    return Proof(upper * (1 + slack), g, "cones", saved, cells)
+    upper = common_level(upper * (1 + slack), *(np.concatenate(part) for part in zip(*again)))
+    return Proof(upper, g, "cones", saved, cells)
 
 
 def _highest(W: np.ndarray, B: np.ndarray) -> float:
@@ -533,10 +575,13 @@ def cover(
             met.append(directions)
         return proved[key][0]
 
-    def levels(cells: np.ndarray, of: Callable[[Key], float]) -> np.ndarray:
+    def forms(cells: np.ndarray, of: Callable[[Key], float]) -> tuple[np.ndarray, np.ndarray]:
         b = np.array([[of(_key(w)) for w in cell] for cell in cells])
         real = cells / 2.0**W_BITS
-        return level(real @ real.transpose(0, 2, 1), b[:, :, None] * b[:, None, :])
+        return real @ real.transpose(0, 2, 1), b[:, :, None] * b[:, None, :]
+
+    def levels(cells: np.ndarray, of: Callable[[Key], float]) -> np.ndarray:
+        return level(*forms(cells, of))
 
     cells = np.array([np.array(s)[:, None] * rows for s in itertools.product((1.0, -1.0), repeat=free)])
     record, ids = Record(len(cells)), np.arange(len(cells))
@@ -575,7 +620,7 @@ def cover(
         return prove(key, 1.0, max(until - time.perf_counter(), LEAST) / 4)
 
     high = refine(levels(cells, exactly), exactly)
-    upper = float(high.max()) * (1 + slack)
+    upper = common_level(float(high.max()) * (1 + slack), *forms(cells, exactly))
     vertices = [{"w": list(key), "maximum": maximum, "side": side} for key, (_, maximum, side) in proved.items()]
     saved: dict[str, Any] = {"type": "omitted"}
     if all(side is not None for *_, side in proved.values()):
