@@ -82,7 +82,7 @@ def load_file(
     else:
         if label is not None:
             raise InputError(f"{name}: .npy files have no named labels, so leave label={show(label)} out")
-        X, y = _read_npy(parts[0]), _read_npy(parts[1] if len(parts) == 2 else _partner(parts[0]))
+        X, y = _read_npy(parts[0]), _read_npy(parts[1] if len(parts) == 2 else partner(parts[0]))
     return _dataset(_numbers(X, name, "X"), y, name, targets, multiclass)
 
 
@@ -171,7 +171,8 @@ def _unreadable(name: str, error: Exception) -> InputError:
     return InputError(f"{name}: the file is damaged, truncated or unreadable ({why}); write it again with numpy")
 
 
-def _partner(path: str) -> Path:
+def partner(path: str) -> Path:
+    """The .npy file of labels that belongs to one of points."""
     file = Path(path)
     return file.with_name(f"y{file.suffix}" if file.stem == "X" else f"{file.stem}_y{file.suffix}")
 
