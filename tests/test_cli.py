@@ -110,6 +110,7 @@ def test_json_of_one_kind(xor):
         ("--kind", "f2", "linear", "rf"),
         ("--kind", "f2,linear,rf"),
         ("--kind", "f2", "--kind", "linear", "--kind", "rf,f2"),
+        ("--kind", "f2, linear , rf,"),
     ],
 )
 def test_several_kinds_give_a_list(kinds):

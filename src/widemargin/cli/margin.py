@@ -323,7 +323,7 @@ def _kinds(options: argparse.Namespace) -> tuple[list[str], str]:
         if len(words) < 2 or not words[-1] or words[-1] in OFFERED:
             raise InputError("there is no DATA; give a file or a spec such as parity:d=20,n=64")
         source = words.pop()
-    kinds = [kind for word in words for kind in word.split(",") if kind]
+    kinds = [kind.strip() for word in words for kind in word.split(",") if kind.strip()]
     for kind in kinds:
         if kind not in OFFERED:
             raise InputError(
