@@ -440,3 +440,11 @@ def test_a_spreadsheet_that_says_what_separates(tmp_path):
     path.write_text("sep=;\na;b;y\n1;2;yes\n2;1;no\n")
     with pytest.raises(InputError, match="the first line only says what separates columns; remove it"):
         data.load_file(path)
+
+
+def test_lines_of_spaces_are_no_points(tmp_path):
+    """Editors leave them at the end of a file."""
+    path = write(tmp_path / "points.csv", "  \nx,y\n1,0\n \t\n2,1\n   \n")
+    assert data.load_file(path).X.tolist() == [[1.0], [2.0]]
+    with pytest.raises(InputError, match="line 3 has 1 fields but the header has 2"):
+        data.load_file(write(path, "x,y\n1,0\n7\n2,1\n"))

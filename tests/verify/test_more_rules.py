@@ -284,6 +284,7 @@ def test_a_gzip_of_little_does_not_become_much(tmp_path):
 CSV = {
     "plain": "x,y\n1,0\n2,1\n",
     "quoted, spaces, blank lines": '\ufeff x , y \n\n"1", 0 \n 2e0,1\n\n',
+    "lines of spaces": "  \nx,y\n1,0\n \t\n2,1\n   \n",
     "target first": "label,a,b\n3,1,2\n9,3,4\n",
     "underscore is text": "x,y\n1,1_0\n2,9\n",
     "underscore in a feature": "x,y\n1_0,1\n2,-1\n",

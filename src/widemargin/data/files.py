@@ -261,7 +261,7 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
             mark = _mark(file)
             reader = csv.reader(file, delimiter=mark)
             for row in reader:
-                if not row:
+                if len(row) < 2 and not "".join(row).strip():  # an empty line, or one of spaces
                     continue
                 if not header:
                     header = _header(row, name)

@@ -178,7 +178,8 @@ def _targets(y: np.ndarray, kind: str) -> np.ndarray:
 
 def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
     file = io.StringIO(_read(path, DATA).decode("utf-8-sig"), newline="")
-    rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    rows = [row for row in rows if row not in ([], [""])]  # empty lines, and lines of spaces
     if not rows:
         raise ValueError("the file is empty; give a header line and one line per point")
     header, rows = rows[0], rows[1:]
@@ -209,7 +210,7 @@ def column_of(path: str, label: str) -> str:
     if not label or Path(path).suffix.lower() != ".csv":
         return ""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        header = [cell.strip() for cell in next((row for row in csv.reader(file) if row), [])]
+        header = [cell.strip() for cell in next((row for row in csv.reader(file) if "".join(row).strip()), [])]
     usual = [name for name in header if name in LABELS]
     return label if label in header and usual != [label] else ""
 
