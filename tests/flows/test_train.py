@@ -332,6 +332,9 @@ def test_another_configuration_is_refused(stopped, tmp_path):
         run_it(stopped, steps=50, resume=True)
     with pytest.raises(InputError, match=r"rule\.lr was 0\.5 and is 0\.1"):
         train(PARITY, NET, GD(lr=0.1), stop=40, trials=2, record=SCALARS, keep=Keep(stopped, resume=True))
+    # Lists that begin alike are told from where they differ.
+    with pytest.raises(InputError, match=r'observe was \[\.\.\.\] and is \[\.\.\., "weights"\];'):
+        train(PARITY, NET, GD(lr=0.5), stop=40, trials=2, record=[*SCALARS, "weights"], keep=Keep(stopped, resume=True))
     other = tmp_path / "other"
     run_it(other, steps=10)
     (stopped / "checkpoint-0").write_bytes((other / "checkpoint-0").read_bytes())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -197,3 +199,30 @@ def _marks(record: Record, stop: Stop, length: float) -> tuple[np.ndarray, bool,
         raise InputError("times must go beyond 0")
     marks = np.unique(np.append(given, float(end)))
     return marks, time is not None, int(end) if time is None else steps
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What a run was asked and is asked now, where these differ, in words."""
+    before, after = _flat(was), _flat(now)
+    return [
+        f"{key} was {_shown(before.get(key), after.get(key))} and is {_shown(after.get(key), before.get(key))}"
+        for key in dict.fromkeys([*after, *before])
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """{"net": {"m": 5}} as {"net.m": 5}."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= {f"{key}.{sub}": item for sub, item in value.items()} if isinstance(value, Mapping) else {key: value}
+    return flat
+
+
+def _shown(value: Any, other: Any) -> str:
+    """A value in a few letters; a list from where it differs from the other one: long ones begin alike."""
+    text = json.dumps(value)
+    if isinstance(value, list) and isinstance(other, list):
+        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(value, other))))
+        text = f"[..., {json.dumps(value[same:])[1:]}".replace(", ]", "]") if same else text
+    return text if len(text) <= 60 else text[:57] + "..."
