@@ -51,6 +51,8 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise
+    except NotADirectoryError as error:  # what should be a folder is a file, and has no files in it
+        raise FileNotFoundError(error.errno, error.strerror, name) from None
     except (OSError, ValueError, TypeError) as error:
         why = getattr(error, "strerror", None) or "this is no legal path"
         raise InputError(f"cannot read {name}: {why}; check the path") from None
