@@ -344,3 +344,9 @@ def test_the_check_before_a_sweep_trains_on_one_thread_and_records_little(monkey
     tasks.check(Sweep("train", fixed=FIXED, grid={"lr": [0.1, 0.2]}))
     assert len(seen) >= 2 and all(one == (1, ["log_risk"]) for one in seen)
     assert torch.get_num_threads() == 2
+
+
+def test_numbers_of_numpy_are_as_good():
+    plain = Sweep("train", grid={"width": [4, 8]}, repeats=2, seed=3, pack=5)
+    same = Sweep("train", grid={"width": np.array([4, 8])}, repeats=np.int64(2), seed=np.uint8(3), pack=np.int32(5))
+    assert same.text() == plain.text() and same == plain

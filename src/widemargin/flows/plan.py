@@ -21,6 +21,7 @@ from widemargin.types import Dataset, InputError
 
 from .contract import Rule
 from .events import Event, parse_until
+from .fields import take_plain_numbers
 
 MOST = 1_000_000  # steps, where only an event ends the run
 POINTS = 200
@@ -61,6 +62,7 @@ class Stop:
     check_every: int | None = None
 
     def __post_init__(self) -> None:
+        take_plain_numbers(self)
         check_whole("steps", self.steps, 1, COUNTED)
         check_whole("check_every", self.check_every, 0, COUNTED)
         if self.time is not None and not (isinstance(self.time, int | float) and 0 < self.time <= sys.float_info.max):
