@@ -678,6 +678,8 @@ def test_data_of_another_network_are_damage(tmp_path):
         {"stop": np.int64(3)},
         {"stop": Stop(np.int32(3), check_every=np.uint8(1))},
         {"seed": np.int64(0), "bias": np.False_},
+        {"net": TwoLayer(np.uint8(4), np.uint8(6), law_scale=np.float32(1), mean_field=np.False_)},
+        {"record": np.str_("default")},
         {"rule": SGD(lr=np.float32(0.5), batch=np.int64(2), seed=np.int64(0), epoch=np.int16(1))},
         {"rule": SGD(lr=np.float64(0.5), batch=np.uint8(2), weight_decay=np.int64(0))},
     ],

@@ -108,6 +108,7 @@ class Record:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
+        take_plain_numbers(self)
         if not isinstance(self.observe, Iterable) or getattr(self.observe, "ndim", 1) != 1:
             raise InputError(f"what is observed must be names or a dictionary of functions, not {show(self.observe)}")
         check_whole("points", self.points, 2, COUNTED, empty=False)
