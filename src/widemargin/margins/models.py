@@ -128,7 +128,8 @@ def _tensor(name: Any, value: Any) -> np.ndarray:
         raise
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"{str(name)[:40]} of the state dict is no array of numbers, but {type(value).__name__}"
+            f"{str(name)[:40]} of the state dict is no array of numbers, but {type(value).__name__}; give the weights alone, or "
+            f"under one of the names {', '.join(INSIDE)}"
         ) from None
 
 
