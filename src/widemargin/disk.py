@@ -139,7 +139,10 @@ def _sizes(file: IO[bytes]) -> tuple[int, int]:
 
     version = arrays.read_magic(file)
     head = arrays.read_array_header_1_0 if version == (1, 0) else arrays.read_array_header_2_0
-    shape, _, kind = head(file)
+    try:
+        shape, _, kind = head(file)
+    except (MemoryError, RecursionError):  # Python's words for thousands of signs before a number; a head is short
+        raise ValueError("its head is none of an array") from None
     return math.prod(shape) * kind.itemsize, math.prod(shape) * max(8, kind.itemsize)
 
 

@@ -241,6 +241,19 @@ def test_an_array_with_a_long_head_is_no_pickle(tmp_path):
         data.load(str(tmp_path / "d.npz"))
 
 
+def test_a_head_that_no_parser_takes_is_damage_and_not_too_little_memory(tmp_path):
+    head = b"-" * 9000 + b"1\n"
+    array = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
+        archive.writestr("X.npy", array)
+        archive.writestr("y.npy", array)
+    for name in ("d.npz", "a.npy"):
+        with pytest.raises(InputError, match="is damaged, truncated or unreadable"):
+            data.load_file(write(tmp_path / name, array) if name == "a.npy" else tmp_path / name)
+    with pytest.raises(ValueError, match=r"cannot read the data: the head of an array is none"):
+        verify.read_data(str(tmp_path / "d.npz"), "f1")
+
+
 def test_a_single_array_of_nothing_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", X)
     with open(tmp_path / "a_y.npy", "wb") as file:

@@ -145,7 +145,10 @@ def _check_entries(raw: bytes) -> None:
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
                 head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, kind = head(file)
+                try:
+                    shape, _, kind = head(file)
+                except (MemoryError, RecursionError):  # of thousands of signs before a number; a head is short
+                    raise ValueError("the head of an array is none") from None
             whole += math.prod(shape) * max(8, kind.itemsize)
     if whole > ENTRIES + TIMES * len(raw):
         raise ValueError(f"its arrays take {whole} bytes, far more than its own {len(raw)}; write it with numpy.savez")
