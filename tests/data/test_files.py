@@ -461,3 +461,13 @@ def test_lines_of_spaces_are_no_points(tmp_path):
     assert data.load_file(path).X.tolist() == [[1.0], [2.0]]
     with pytest.raises(InputError, match="line 3 has 1 fields but the header has 2"):
         data.load_file(write(path, "x,y\n1,0\n7\n2,1\n"))
+
+
+def test_labels_of_17_digits_are_told_apart(tmp_path):
+    path = write(tmp_path / "ids.csv", "x,y\n1,9007199254740992\n2,9007199254740993\n")
+    assert data.load_file(path).classes == (9007199254740992, 9007199254740993)
+    write(path, "x,y\n1,9007199254740992\n2,9007199254740993\n3,5\n")
+    with pytest.raises(InputError, match="3 classes"):
+        data.load_file(path)
+    assert data.load_file(path, targets=True).y.dtype == np.float64
+    assert data.load_file(write(path, "x,y\n1,5\n2,90071992547409930000\n")).classes == (5.0, 90071992547409930000.0)

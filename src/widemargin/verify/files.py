@@ -199,13 +199,23 @@ def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
     if any(v is None for row in X for v in row):
         raise ValueError("a cell is not a number")
     if all(v is not None for v in y):
-        return _numbers(np.array(X, dtype=np.float64), "X"), np.array(y, dtype=np.float64)
+        long = not targets and any(abs(v) >= 2.0**53 for v in y if v is not None)
+        whole = _long_integers(cells) if long else None  # two of 17 digits may be the same float64
+        return _numbers(np.array(X, dtype=np.float64), "X"), np.array(y, dtype=np.float64) if whole is None else whole
     if targets or "" in cells:
         raise ValueError("a target is missing or not a number")
     longest = max(map(len, cells))  # which numpy makes all others as long as
     if 4 * longest * len(cells) > ENTRIES + TIMES * sum(map(len, cells)):
         raise ValueError(f"a label has {longest} characters")
     return _numbers(np.array(X, dtype=np.float64), "X"), np.array(cells)
+
+
+def _long_integers(cells: list[str]) -> np.ndarray | None:
+    """Labels as integers, where all are some of 64 bits."""
+    try:
+        return np.array([int(cell) for cell in cells], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return None
 
 
 def column_of(path: str, label: str) -> str:
