@@ -138,6 +138,13 @@ def test_a_batch_holds_what_is_trained_together():
     assert sorted(keys) == sorted(run.key for run in plan.runs("1"))
 
 
+@pytest.mark.parametrize("function", ["mine:f", "train"])
+def test_a_batch_fits_into_memory_whatever_pack_says(function, monkeypatch):
+    monkeypatch.setattr(tasks, "LARGEST", 7)
+    plan = Sweep(function, fixed={"data": "parity:d=2,n=4"}, repeats=10**12, pack=10**12)
+    assert [len(batch) for batch in itertools.islice(tasks.batches(plan, "1"), 3)] == [7, 7, 7]
+
+
 def test_a_plan_reads_itself_again():
     plan = Sweep("train", fixed=FIXED, grid={"width": np.array([4, 8]), "lr": (0.1,)}, repeats=2, keep=["risk"])
     again = Sweep(**json.loads(plan.text()))
