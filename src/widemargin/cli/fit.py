@@ -104,8 +104,8 @@ def fit(options: argparse.Namespace) -> int:
         sys.stdout.flush()
     finally:  # also where the reader has gone: a search may have taken hours
         if paths:
-            found = zip(names, path)
-            save_each((one.certificate, paths[name], f"at weight decay {one.weight_decay:.4g}") for name, one in found)
+            points = zip(names, path)
+            save_each((pt.certificate, paths[name], f"at weight decay {pt.weight_decay:.4g}") for name, pt in points)
         if options.plot is not None:
             _draw(data, path, options)
     return INTERRUPTED if path[-1].certificate.status == "interrupted" else 0

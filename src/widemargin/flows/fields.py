@@ -51,11 +51,11 @@ def _fits(value: Any, name: str) -> bool:
     return not is_beyond(value) and (isinstance(value, kinds) or _of_numpy(value, name))
 
 
-def take_plain_numbers(one: Any) -> None:
+def take_plain_numbers(frozen: Any) -> None:
     """Numbers of numpy in the fields of a frozen object become those of Python: they go into JSON, and never overflow."""
-    for name, value in vars(one).items():
+    for name, value in vars(frozen).items():
         if isinstance(value, np.generic):
-            object.__setattr__(one, name, value.item())
+            object.__setattr__(frozen, name, value.item())
 
 
 def is_beyond(value: Any) -> bool:

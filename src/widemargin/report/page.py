@@ -278,8 +278,8 @@ def look(path: Path) -> list[Given]:
             return [Given(kind, path.parent) if kind else Given("certificate", path)]
         if not path.is_dir():
             raise InputError(f"there is no file or folder {path}")
-        if found := _kinds(path):
-            return [Given(kind, path) for kind in found]
+        if kinds := _kinds(path):
+            return [Given(kind, path) for kind in kinds]
         things: list[Given] = []
         for file in sorted(path.iterdir()):
             if file.is_dir():
@@ -303,10 +303,10 @@ def look(path: Path) -> list[Given]:
 
 def _kinds(folder: Path) -> list[str]:
     """What a folder is, by the files in it."""
-    found = list(dict.fromkeys(kind for name, kind in FILES.items() if (folder / name).is_file()))
-    if len(found) > 1 and found[0] == "run" and _is_foreign(folder / "config.json"):
-        del found[0]
-    return found
+    kinds = list(dict.fromkeys(kind for name, kind in FILES.items() if (folder / name).is_file()))
+    if len(kinds) > 1 and kinds[0] == "run" and _is_foreign(folder / "config.json"):
+        del kinds[0]
+    return kinds
 
 
 def _is_foreign(path: Path) -> bool:
