@@ -4,12 +4,14 @@ import contextlib
 import gzip
 import io
 import json
+import math
 import os
 import re
 import signal
 import string
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +112,7 @@ def test_json_of_one_kind(xor):
         ("--kind", "f2", "linear", "rf"),
         ("--kind", "f2,linear,rf"),
         ("--kind", "f2", "--kind", "linear", "--kind", "rf,f2"),
+        ("--kind", "f2, linear , rf,"),
     ],
 )
 def test_several_kinds_give_a_list(kinds):
@@ -255,6 +258,40 @@ def test_save_and_verify(xor, tmp_path):
         verdict = json.loads(out)
         assert (status, err) == (0, "") and verdict["ok"] and verdict["failed"] is None
         assert verdict["convention"] == "M1" and verdict["lower"] <= verdict["upper"]
+
+
+@pytest.mark.parametrize("bad", [("ntk", "--samples", 1), ("projected", "--rank", 99)])
+def test_what_was_found_is_kept_where_a_later_kind_refuses(tmp_path, bad):
+    """The search before it may have taken hours."""
+    kind, *option = bad
+    argv = ("margin", SMALL, "--kind", f"linear,f2,{kind}", *option)
+    status, out, err = run(*argv, "--save", tmp_path / "c.json", "--json")
+    assert status == 2 and option[0][2:] in err.splitlines()[-1]
+    assert [one["kind"] for one in json.loads(out)] == ["linear", "f2"]
+    assert sorted(os.listdir(tmp_path)) == ["c.f2.json", "c.linear.json"]
+    status, out, err = run(*argv)
+    assert status == 2 and "linear" in out and err.count("\n") == 1
+    assert refused("margin", SMALL, "--kind", kind, *option, "--json")
+
+
+def test_what_cannot_be_saved_does_not_keep_the_others_from_it(tmp_path, monkeypatch):
+    solve = widemargin.cli.margin.solve
+
+    def unbounded(kind, *more):
+        cert = solve(kind, *more)
+        return replace(cert, upper=math.inf) if kind == "linear" else cert
+
+    monkeypatch.setattr(widemargin.cli.margin, "solve", unbounded)
+    status, _, err = run("margin", SMALL, "--kind", "linear,f2", "--save", tmp_path / "c.json")
+    assert status == 2 and os.listdir(tmp_path) == ["c.f2.json"]
+    assert err.splitlines()[-1].startswith("widemargin: linear has no upper bound yet")
+
+
+@pytest.mark.parametrize("option", [("--norm", "l1"), ("--bias",)])
+def test_a_bias_or_norm_that_one_kind_has_not_is_refused_before_any_search(tmp_path, monkeypatch, option):
+    monkeypatch.setattr(widemargin.cli.margin, "solve", lambda *_: 1 / 0)
+    said = refused("margin", SMALL, "--kind", "linear,projected", *option, "--save", tmp_path / "c.json")
+    assert f"{option[0]} does not apply to projected" in said and os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize(

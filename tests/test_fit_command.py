@@ -316,6 +316,30 @@ def test_tensors_of_tensors_are_no_weights(tmp_path):
     )
 
 
+def test_a_checkpoint_with_names_of_its_own_is_told_which_are_read(tmp_path):
+    torch.save({"net": network().state_dict(), "epoch": 3}, tmp_path / "own.pt")
+    said = refused("gap", tmp_path / "own.pt", SPEC, "--weight-decay", 0.02)
+    assert "net of the state dict is no array of numbers, but OrderedDict" in said
+    assert said.endswith("under one of the names state_dict, model_state_dict, model\n")
+
+
+def test_the_file_that_was_looked_at_is_the_one_that_is_loaded(tmp_path, monkeypatch):
+    """Another may take its name meanwhile."""
+    from widemargin.cli import models
+
+    wide, narrow = torch.nn.Linear(2, 3).state_dict(), torch.nn.Linear(2, 1).state_dict()
+    torch.save(wide, tmp_path / "net.pt")
+    torch.save(narrow, tmp_path / "other.pt")
+    check = models.check_archive
+
+    def replacing(file, name):
+        check(file, name)
+        (tmp_path / "other.pt").replace(tmp_path / "net.pt")
+
+    monkeypatch.setattr(models, "check_archive", replacing)
+    assert models.state_dict(str(tmp_path / "net.pt"))["weight"].shape == (3, 2)
+
+
 def test_pickles_are_never_run(tmp_path, capsys):
     for name, write in (
         ("whole.pt", torch.save),

@@ -141,6 +141,7 @@ def test_other_refusals(made, tmp_path, monkeypatch):
     assert "trials 0 to 1" in refused("report", made / "run", "--trial", 5, "--out", tmp_path / "r.html")
     assert "legal" in refused("report", "a\0b", "--out", tmp_path / "r.html")
     assert "arguments are required" in refused("report")
+    assert "'nosuch'" in refused("report", made / "run", "--columns", " , nosuch ", "--out", tmp_path / "r.html")
     assert "'nosuch'" in refused("report", made / "run", "--columns", "nosuch", "--out", tmp_path / "r.html")
     assert os.listdir(tmp_path) == []
 

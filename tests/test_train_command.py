@@ -145,6 +145,8 @@ def test_bad_data_and_places_are_refused(tmp_path):
     assert "cannot write" in refused("train", SMALL, "--out", tmp_path / "file" / "run")
     assert "not a run" in refused("plot", tmp_path)
     assert "not a run" in refused("plot", tmp_path / "nowhere")
+    (tmp_path / "file").write_text("{}")
+    assert "not a run" in refused("plot", tmp_path / "file")
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def read_file(path: str | os.PathLike[str], most: int) -> bytes:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         raise
+    except NotADirectoryError as error:  # what should be a folder is a file, and has no files in it
+        raise FileNotFoundError(error.errno, error.strerror, name) from None
     except (OSError, ValueError, TypeError) as error:
         why = getattr(error, "strerror", None) or "this is no legal path"
         raise InputError(f"cannot read {name}: {why}; check the path") from None
@@ -137,7 +139,10 @@ def _sizes(file: IO[bytes]) -> tuple[int, int]:
 
     version = arrays.read_magic(file)
     head = arrays.read_array_header_1_0 if version == (1, 0) else arrays.read_array_header_2_0
-    shape, _, kind = head(file)
+    try:
+        shape, _, kind = head(file)
+    except (MemoryError, RecursionError):  # Python's words for thousands of signs before a number; a head is short
+        raise ValueError("its head is none of an array") from None
     return math.prod(shape) * kind.itemsize, math.prod(shape) * max(8, kind.itemsize)
 
 

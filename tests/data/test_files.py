@@ -241,6 +241,19 @@ def test_an_array_with_a_long_head_is_no_pickle(tmp_path):
         data.load(str(tmp_path / "d.npz"))
 
 
+def test_a_head_that_no_parser_takes_is_damage_and_not_too_little_memory(tmp_path):
+    head = b"-" * 9000 + b"1\n"
+    array = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head
+    with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
+        archive.writestr("X.npy", array)
+        archive.writestr("y.npy", array)
+    for name in ("d.npz", "a.npy"):
+        with pytest.raises(InputError, match="is damaged, truncated or unreadable"):
+            data.load_file(write(tmp_path / name, array) if name == "a.npy" else tmp_path / name)
+    with pytest.raises(ValueError, match=r"cannot read the data: the head of an array is none"):
+        verify.read_data(str(tmp_path / "d.npz"), "f1")
+
+
 def test_a_single_array_of_nothing_is_refused(tmp_path):
     np.save(tmp_path / "a.npy", X)
     with open(tmp_path / "a_y.npy", "wb") as file:
@@ -440,3 +453,21 @@ def test_a_spreadsheet_that_says_what_separates(tmp_path):
     path.write_text("sep=;\na;b;y\n1;2;yes\n2;1;no\n")
     with pytest.raises(InputError, match="the first line only says what separates columns; remove it"):
         data.load_file(path)
+
+
+def test_lines_of_spaces_are_no_points(tmp_path):
+    """Editors leave them at the end of a file."""
+    path = write(tmp_path / "points.csv", "  \nx,y\n1,0\n \t\n2,1\n   \n")
+    assert data.load_file(path).X.tolist() == [[1.0], [2.0]]
+    with pytest.raises(InputError, match="line 3 has 1 fields but the header has 2"):
+        data.load_file(write(path, "x,y\n1,0\n7\n2,1\n"))
+
+
+def test_labels_of_17_digits_are_told_apart(tmp_path):
+    path = write(tmp_path / "ids.csv", "x,y\n1,9007199254740992\n2,9007199254740993\n")
+    assert data.load_file(path).classes == (9007199254740992, 9007199254740993)
+    write(path, "x,y\n1,9007199254740992\n2,9007199254740993\n3,5\n")
+    with pytest.raises(InputError, match="3 classes"):
+        data.load_file(path)
+    assert data.load_file(path, targets=True).y.dtype == np.float64
+    assert data.load_file(write(path, "x,y\n1,5\n2,90071992547409930000\n")).classes == (5.0, 90071992547409930000.0)

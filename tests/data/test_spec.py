@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -67,6 +68,7 @@ def test_files_through_load(tmp_path, monkeypatch):
     assert_array_equal(data.load(str(tmp_path / "a.csv"), "x0", targets=True).y, [1, 2])
     monkeypatch.chdir(tmp_path)
     assert data.load("a.csv").n == 2
+    assert data.load(tmp_path / "a.csv").n == data.load_for_loss(tmp_path / "a.csv", loss="squared").n == 2
     with pytest.raises(InputError, match="folder"):
         data.load(str(tmp_path))
     with pytest.raises(InputError, match="No such file"):
@@ -107,3 +109,17 @@ def test_random_specs(spec):
         assert "\n" not in str(error)
     else:
         assert np.isfinite(drawn.X).all()
+
+
+@pytest.mark.parametrize("one", [np.int64(1), np.array(1), torch.tensor(1)])
+def test_integers_of_other_libraries_name_the_same_data(one):
+    for make, sizes in (
+        (data.disks, {"n": 5}),
+        (data.relu_teacher, {"n": 5}),
+        (data.clusters, {"n": 5}),
+        (data.parity, {"d": 3, "n": 5}),
+    ):
+        drawn = make(**sizes, seed=one)
+        assert drawn.name == make(**sizes, seed=1).name
+        assert_array_equal(drawn.X, make(**sizes, seed=1).X)
+    assert data.relu_teacher(n=5, units=one).name == data.relu_teacher(n=5, units=1).name

@@ -324,6 +324,8 @@ def test_fresh_examples_from_a_law():
     parity = ParityStream(6, S=(1, 4), seed=3)
     X, y = parity(torch.arange(4), torch.tensor([0, 1, 2, 3]), 5000)
     assert_close(y, 6 * X[:, :, 1] * X[:, :, 4])
+    same = ParityStream(6, S=(1, 4), seed=np.int64(3))(torch.arange(4), torch.tensor([0, 1, 2, 3]), 5000)
+    assert_close(same[0], X)
     assert float(X.mean((0, 1)).abs().max()) < 0.03
     law = LawStream(lambda rng, k: (rng.standard_normal((k, 3)), rng.choice([-1.0, 1.0], k)), seed=4)
     X, y = law(torch.tensor([5, 2]), torch.tensor([9, 9]), 6)

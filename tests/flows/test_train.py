@@ -332,6 +332,9 @@ def test_another_configuration_is_refused(stopped, tmp_path):
         run_it(stopped, steps=50, resume=True)
     with pytest.raises(InputError, match=r"rule\.lr was 0\.5 and is 0\.1"):
         train(PARITY, NET, GD(lr=0.1), stop=40, trials=2, record=SCALARS, keep=Keep(stopped, resume=True))
+    # Lists that begin alike are told from where they differ.
+    with pytest.raises(InputError, match=r'observe was \[\.\.\.\] and is \[\.\.\., "weights"\];'):
+        train(PARITY, NET, GD(lr=0.5), stop=40, trials=2, record=[*SCALARS, "weights"], keep=Keep(stopped, resume=True))
     other = tmp_path / "other"
     run_it(other, steps=10)
     (stopped / "checkpoint-0").write_bytes((other / "checkpoint-0").read_bytes())
@@ -667,3 +670,24 @@ def test_data_of_another_network_are_damage(tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"data\.npz is damaged \(X has 5 features, and the network takes 9\)"):
         flows.load_data(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"stop": np.int64(3)},
+        {"stop": Stop(np.int32(3), check_every=np.uint8(1))},
+        {"seed": np.int64(0), "bias": np.False_},
+        {"net": TwoLayer(np.uint8(4), np.uint8(6), law_scale=np.float32(1), mean_field=np.False_)},
+        {"record": np.str_("default")},
+        {"rule": SGD(lr=np.float32(0.5), batch=np.int64(2), seed=np.int64(0), epoch=np.int16(1))},
+        {"rule": SGD(lr=np.float64(0.5), batch=np.uint8(2), weight_decay=np.int64(0))},
+    ],
+)
+def test_numbers_of_numpy_are_as_good(changed, tmp_path):
+    """They ended in exceptions of JSON and of C, or were said to be no numbers."""
+    plain = {"net": NET, "rule": SGD(lr=0.5, batch=2), "stop": 3}
+    run = train(PARITY, **(plain | changed), keep=tmp_path / "run")
+    assert_array_equal(run.records["risk"], train(PARITY, **plain).records["risk"])
+    assert flows.load(tmp_path / "run").config == run.config
+    assert Stop(time=np.float32(2)) == Stop(time=np.int64(2)) == Stop(time=2.0)

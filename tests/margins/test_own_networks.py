@@ -200,6 +200,10 @@ def test_our_own_networks(one_thread):
     for trial in range(2):
         share = wm.margins.of(run, DATA, trial=trial)
         assert_allclose(share.margin, run["margin_M1"][-1, trial], rtol=1e-9)
+    assert wm.margins.of(run, DATA, trial=np.int64(1)).margin == share.margin
+    for trial in (2, -1, True, 1.0, "1", None):
+        with pytest.raises(InputError, match="has the trials 0 to 1, so there is no trial"):
+            wm.margins.of(run, DATA, trial=trial)
 
 
 def test_what_it_says():

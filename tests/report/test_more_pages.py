@@ -249,6 +249,22 @@ def test_a_file_of_a_folder_stands_for_the_folder(tmp_path):
 # ---------------------------------------------------------------- from Python
 
 
+def test_a_folder_may_be_several_things_and_hold_a_config_of_others(tmp_path):
+    """Models of Hugging Face are saved with a config.json, and monitors may write beside them."""
+    one = store.Store(tmp_path / "model", {"model": "Net", "loss": "ce", "parameters": 3})
+    one.append([replace(RECORD, step=step) for step in range(3)])
+    one.close()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "bert"}')
+    for path in (tmp_path, tmp_path / "model"):
+        assert [made.kind for made in report.build(path).sections] == ["monitor"]
+    trained(steps=2, keep=tmp_path / "run")
+    for file in ("monitor.json", "records.parquet"):
+        (tmp_path / "run" / file).write_bytes((tmp_path / "model" / file).read_bytes())
+    assert [made.kind for made in report.build(tmp_path / "run").sections] == ["run", "monitor"]
+    (tmp_path / "model" / "config.json").write_text("{")
+    assert [made.kind for made in report.build(tmp_path).sections] == ["run", "monitor", "run", "monitor"]
+
+
 def test_one_thing_needs_no_list(tmp_path, traj, cert):
     cert.save(tmp_path / "c.json")
     for thing in (cert, tmp_path / "c.json", str(tmp_path / "c.json"), (traj, DATA), (traj, [DATA], cert)):

@@ -595,6 +595,10 @@ def test_the_certificate_of_a_run_is_checked_again(run, certs, tmp_path, monkeyp
         "cifar",
         "parity:d=20,n=64,units=99999999999",
         "teacher:units=10000000",
+        "parity:d=1000, n=100000",
+        "parity:d=1000,n =100000",
+        "parity:d=20,marginal=full",
+        "cifar: path=.",
     ],
 )
 def test_a_page_does_not_make_data_that_a_file_names(name, certs, monkeypatch):
@@ -615,3 +619,25 @@ def test_a_kind_or_convention_makes_no_link(certs):
         page = report.build(replace(certs[0], **change))
         drawn = json.dumps(Parsed(page.html()).figures)
         assert "<a" not in drawn and "&lt;a href=" in drawn
+
+
+def test_a_page_reads_no_more_of_files_than_its_bound(tmp_path, certs, monkeypatch):
+    """A certificate may name any file: its columns are tried for labels while there is room, and labels of .npy files count."""
+    import widemargin.report.checking as checking
+
+    seen = []
+    monkeypatch.setattr(checking, "FILE", 3000)
+    monkeypatch.setattr(datasets, "load", lambda name, *_, **__: seen.append(name) or Dataset([[1.0]], [1]))
+    monkeypatch.chdir(tmp_path)
+
+    def tries(name, size):
+        seen.clear()
+        (tmp_path / name).write_bytes(b"a,b,c,d,e\n".ljust(size, b"\n"))
+        assert checking.load_data(replace(certs[0], data_name=name)) is None
+        return len(seen)
+
+    assert [tries("some.csv", size) for size in (100, 500, 2900, 3001)] == [12, 6, 2, 0]
+    (tmp_path / "points_y.npy").write_bytes(b"y" * 2901)
+    assert tries("points.npy", 100) == 0
+    (tmp_path / "points_y.npy").write_bytes(b"y" * 2900)
+    assert tries("points.npy", 100) == 2

@@ -138,6 +138,13 @@ def test_a_batch_holds_what_is_trained_together():
     assert sorted(keys) == sorted(run.key for run in plan.runs("1"))
 
 
+@pytest.mark.parametrize("function", ["mine:f", "train"])
+def test_a_batch_fits_into_memory_whatever_pack_says(function, monkeypatch):
+    monkeypatch.setattr(tasks, "LARGEST", 7)
+    plan = Sweep(function, fixed={"data": "parity:d=2,n=4"}, repeats=10**12, pack=10**12)
+    assert [len(batch) for batch in itertools.islice(tasks.batches(plan, "1"), 3)] == [7, 7, 7]
+
+
 def test_a_plan_reads_itself_again():
     plan = Sweep("train", fixed=FIXED, grid={"width": np.array([4, 8]), "lr": (0.1,)}, repeats=2, keep=["risk"])
     again = Sweep(**json.loads(plan.text()))
@@ -344,3 +351,9 @@ def test_the_check_before_a_sweep_trains_on_one_thread_and_records_little(monkey
     tasks.check(Sweep("train", fixed=FIXED, grid={"lr": [0.1, 0.2]}))
     assert len(seen) >= 2 and all(one == (1, ["log_risk"]) for one in seen)
     assert torch.get_num_threads() == 2
+
+
+def test_numbers_of_numpy_are_as_good():
+    plain = Sweep("train", grid={"width": [4, 8]}, repeats=2, seed=3, pack=5)
+    same = Sweep("train", grid={"width": np.array([4, 8])}, repeats=np.int64(2), seed=np.uint8(3), pack=np.int32(5))
+    assert same.text() == plain.text() and same == plain

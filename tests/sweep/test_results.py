@@ -549,3 +549,22 @@ def test_arguments_of_another_type_are_one_sentence(ask, values, tmp_path, monke
         with pytest.raises(InputError):
             ask(value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "read", [lambda at: query(at, "select 1"), storing.plans, load], ids=["query", "plans", "load"]
+)
+def test_a_store_that_is_gone_while_it_is_read_is_one_sentence(tmp_path, monkeypatch, read):
+    Store(tmp_path / "s").close()
+    look, seen = storing._meta, []
+
+    def going(folder, *more):
+        said = look(folder, *more)
+        seen.append(said)
+        (tmp_path / "s" / "results.sqlite").unlink()
+        return said
+
+    monkeypatch.setattr(storing, "_meta", going)
+    with pytest.raises(InputError, match=r"results\.sqlite cannot be opened; check that you may read it"):
+        read(tmp_path / "s")
+    assert seen == [widemargin.__version__]

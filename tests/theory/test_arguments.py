@@ -93,6 +93,7 @@ def test_numbers_that_leave_the_range_on_the_way_are_one_sentence():
         return math.log(gamma**2)
 
     assert log_of_square(Fraction(1, 2)) == math.log(0.25)
+    assert log_of_square(np.uint8(100)) == math.log(10_000)  # 16 in eight bits
     for gamma in (1e-300, 1e300):
         with pytest.raises(InputError, match=r"^log_of_square: the numbers leave the range of floating point"):
             log_of_square(gamma)

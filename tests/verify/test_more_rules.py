@@ -284,6 +284,11 @@ def test_a_gzip_of_little_does_not_become_much(tmp_path):
 CSV = {
     "plain": "x,y\n1,0\n2,1\n",
     "quoted, spaces, blank lines": '\ufeff x , y \n\n"1", 0 \n 2e0,1\n\n',
+    "lines of spaces": "  \nx,y\n1,0\n \t\n2,1\n   \n",
+    "17 digits": "x,y\n1,9007199254740992\n2,9007199254740993\n3,9007199254740992\n",
+    "17 digits, three": "x,y\n1,9007199254740992\n2,9007199254740993\n3,5\n",
+    "17 digits and a point": "x,y\n1,9007199254740993\n2,5.0\n3,5\n",
+    "20 digits": "x,y\n1,90071992547409930000\n2,5\n3,5\n",
     "target first": "label,a,b\n3,1,2\n9,3,4\n",
     "underscore is text": "x,y\n1,1_0\n2,9\n",
     "underscore in a feature": "x,y\n1_0,1\n2,-1\n",

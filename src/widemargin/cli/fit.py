@@ -17,7 +17,7 @@ from widemargin import data as datasets
 from widemargin.json_values import plain_json
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
-from .margin import advised, save_certificate, save_paths
+from .margin import advised, save_certificate, save_each, save_paths
 from .models import state_dict, trained
 from .options import (
     INTERRUPTED,
@@ -103,9 +103,9 @@ def fit(options: argparse.Namespace) -> int:
                 print(f"{len(path)} of {count} decays were done")
         sys.stdout.flush()
     finally:  # also where the reader has gone: a search may have taken hours
-        for name, point in zip(names, path) if paths else ():
-            save_certificate(point.certificate, paths[name])
-            say(f"certificate at weight decay {point.weight_decay:.4g} written to {paths[name]}")
+        if paths:
+            points = zip(names, path)
+            save_each((pt.certificate, paths[name], f"at weight decay {pt.weight_decay:.4g}") for name, pt in points)
         if options.plot is not None:
             _draw(data, path, options)
     return INTERRUPTED if path[-1].certificate.status == "interrupted" else 0

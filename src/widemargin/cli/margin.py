@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,34 +78,47 @@ def margin(options: argparse.Namespace) -> int:
             )
     else:
         data.signs()
-    _check_apply(options, [ROWS[SEVERAL[kind] if options.multiclass else kind] for kind in kinds])
+    rows = [ROWS[SEVERAL[kind] if options.multiclass else kind] for kind in kinds]
+    _check_apply(options, rows)
+    for kind, row in zip(kinds, rows):
+        _check_has(options, kind, row)
     check_device(options.device)
     certs: list[Certificate] = []
     status = 0
-    with use_threads(options.threads):
-        for kind in kinds:
-            try:
-                with solver_progress(kind) as report:
-                    certs.append(solve(kind, data, options, report))
-            except KeyboardInterrupt:
-                say(f"interrupted before {kind} had a result")
-                status = INTERRUPTED
-            if status or certs[-1].status == "interrupted":
-                status = INTERRUPTED
-                break
+    try:
+        with use_threads(options.threads):
+            for kind in kinds:
+                try:
+                    with solver_progress(kind) as report:
+                        certs.append(solve(kind, data, options, report))
+                except KeyboardInterrupt:
+                    say(f"interrupted before {kind} had a result")
+                    status = INTERRUPTED
+                if status or certs[-1].status == "interrupted":
+                    status = INTERRUPTED
+                    break
+    finally:  # also where a kind refuses what the others took, or lacks memory: a search may have taken hours
+        _tell(data, kinds, certs, paths, options)
+    if options.json and len(kinds) > 1 and not certs:  # interrupted: a list all the same
+        print("[]")
+    return status
+
+
+def _tell(
+    data: Dataset, kinds: Sequence[str], certs: Sequence[Certificate], paths: Mapping[str, Path], options: Any
+) -> None:
+    """Print and save the certificates that there are, of the first kinds."""
     try:
         if options.json:
-            if len(kinds) > 1 or certs:
+            if certs:
                 shown = [plain_json(cert.summary() | _more(cert)) for cert in certs]
                 print(json.dumps(shown if len(kinds) > 1 else shown[0], allow_nan=False))
         elif certs:
             print_certificates(data, certs, verbose=options.verbose)
         sys.stdout.flush()
-    finally:  # also where the reader has gone: a search may have taken hours
-        for kind, cert in zip(kinds, certs) if paths else ():
-            save_certificate(cert, paths[kind])
-            say(f"certificate of {kind} written to {paths[kind]}")
-    return status
+    finally:  # also where the reader has gone
+        if paths:
+            save_each((cert, paths[kind], f"of {kind}") for kind, cert in zip(kinds, certs))
 
 
 def _of_model(options: argparse.Namespace) -> int:
@@ -167,15 +180,20 @@ def _check_apply(options: argparse.Namespace, rows: Sequence[Kind]) -> None:
             )
 
 
+def _check_has(options: Any, kind: str, row: Kind) -> None:
+    """Complain about a bias or a norm that this kind has not: its margin would be of other networks than those beside it."""
+    if options.bias and "bias" not in row.options:
+        raise InputError(f"--bias does not apply to {kind}; leave one of them out")
+    if getattr(options, "norm", None) and "norm" not in row.options:
+        raise InputError(f"--norm does not apply to {kind}; leave it out, or ask for --kind linear")
+
+
 def solve(kind: str, data: Dataset, options: Any, report: Progress | None = None) -> Certificate:
     """The margin of one kind with the options of the command line."""
     from widemargin import margins
 
     row = ROWS[SEVERAL[kind] if getattr(options, "multiclass", False) else kind]
-    if options.bias and "bias" not in row.options:
-        raise InputError(f"--bias does not apply to {kind}; leave one of them out")
-    if getattr(options, "norm", None) and "norm" not in row.options:
-        raise InputError(f"--norm does not apply to {kind}; leave it out, or ask for --kind linear")
+    _check_has(options, kind, row)
     function = getattr(margins, row.function)
     given = {option: getattr(options, option, None) for option in row.options}
     asked = {row.options[name][0]: ASSUMED.get(name) if value is None else value for name, value in given.items()}
@@ -323,7 +341,7 @@ def _kinds(options: argparse.Namespace) -> tuple[list[str], str]:
         if len(words) < 2 or not words[-1] or words[-1] in OFFERED:
             raise InputError("there is no DATA; give a file or a spec such as parity:d=20,n=64")
         source = words.pop()
-    kinds = [kind for word in words for kind in word.split(",") if kind]
+    kinds = [kind.strip() for word in words for kind in word.split(",") if kind.strip()]
     for kind in kinds:
         if kind not in OFFERED:
             raise InputError(
@@ -338,6 +356,19 @@ def save_certificate(cert: Certificate, path: Path) -> None:
     if not math.isfinite(cert.upper):
         raise InputError(f"{cert.kind} has no upper bound yet, so nothing was saved; give it a longer --time-limit")
     cert.save(path)
+
+
+def save_each(some: Iterable[tuple[Certificate, Path, str]]) -> None:
+    """Save certificates, each with the words that it is of. One that cannot be saved does not keep the others from it."""
+    trouble: Exception | None = None
+    for cert, path, what in some:
+        try:
+            save_certificate(cert, path)
+            say(f"certificate {what} written to {path}")
+        except (InputError, OSError) as error:
+            trouble = trouble or error
+    if trouble is not None:
+        raise trouble
 
 
 def save_paths(save: str | None, kinds: Sequence[str], *inputs: str | None) -> dict[str, Path]:

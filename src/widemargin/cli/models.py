@@ -41,9 +41,11 @@ def state_dict(name: str) -> Mapping[str, Any]:
                 # torch packs nothing, but unpacks what others have, whatever its size
                 if begins == b"PK\x03\x04":
                     check_archive(file, name)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
-                state = torch.load(path, map_location="cpu", weights_only=True)
+                file.seek(0)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # about TorchScript, which is refused in one sentence
+                    # The open file: another may have its name by now, which nobody has looked at.
+                    state = torch.load(file, map_location="cpu", weights_only=True)
         except (InputError, MemoryError):  # the latter says nothing of the file
             raise
         except Exception as error:  # damaged files and other formats raise nearly anything, and say nothing that helps

@@ -24,7 +24,7 @@ def report(options: argparse.Namespace) -> int:
             raise InputError(f"cannot read {name[:80]!r}: this is no legal file name; check it")
     _check_kept(options.out, options.things)
     check_page_kept(options.out)
-    columns = [name for words in options.columns for name in words.split(",") if name]
+    columns = [name.strip() for words in options.columns for name in words.split(",") if name.strip()]
     with use_threads(options.threads):
         page = pages.build(
             options.things,

@@ -64,6 +64,7 @@ def spec_name(source: str, **values: Any) -> str:
 
 
 def spec_value(value: Any) -> str:
+    value = value.item() if hasattr(value, "item") else value  # of numpy or torch
     if isinstance(value, bool):
         return str(value).lower()
     return "-".join(map(str, value)) if isinstance(value, tuple) else str(value)

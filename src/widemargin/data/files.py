@@ -82,7 +82,7 @@ def load_file(
     else:
         if label is not None:
             raise InputError(f"{name}: .npy files have no named labels, so leave label={show(label)} out")
-        X, y = _read_npy(parts[0]), _read_npy(parts[1] if len(parts) == 2 else _partner(parts[0]))
+        X, y = _read_npy(parts[0]), _read_npy(parts[1] if len(parts) == 2 else partner(parts[0]))
     return _dataset(_numbers(X, name, "X"), y, name, targets, multiclass)
 
 
@@ -171,7 +171,8 @@ def _unreadable(name: str, error: Exception) -> InputError:
     return InputError(f"{name}: the file is damaged, truncated or unreadable ({why}); write it again with numpy")
 
 
-def _partner(path: str) -> Path:
+def partner(path: str) -> Path:
+    """The .npy file of labels that belongs to one of points."""
     file = Path(path)
     return file.with_name(f"y{file.suffix}" if file.stem == "X" else f"{file.stem}_y{file.suffix}")
 
@@ -260,7 +261,7 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
             mark = _mark(file)
             reader = csv.reader(file, delimiter=mark)
             for row in reader:
-                if not row:
+                if len(row) < 2 and not "".join(row).strip():  # an empty line, or one of spaces
                     continue
                 if not header:
                     header = _header(row, name)
@@ -365,6 +366,14 @@ def _label_column(header: list[str], label: str | None, name: str) -> str:
     return columns[0]
 
 
+def _long_integers(cells: list[str], values: np.ndarray) -> np.ndarray:
+    """Labels of 17 digits as integers, where all are some: two of them may be the same float64."""
+    try:
+        return np.array([int(cell) for cell in cells], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return values
+
+
 def _number(cell: str) -> float | None:
     """The number written in a cell; None for text. Python's 1_000 counts as text."""
     try:
@@ -392,7 +401,8 @@ def _csv_numbers(cells: list[str], column: str, lines: list[int], name: str) -> 
 def _csv_target(cells: list[str], column: str, lines: list[int], name: str, targets: bool) -> np.ndarray:
     """Numbers if all cells are numbers (or `targets` asks for them), otherwise text."""
     if targets or all(_number(cell) is not None for cell in cells):
-        return _csv_numbers(cells, column, lines, name)
+        values = _csv_numbers(cells, column, lines, name)
+        return values if targets or np.abs(values).max() < 2.0**53 else _long_integers(cells, values)
     here = [cell for cell in cells if not _gone(cell)]
     empty = _gone if here and all(_number(cell) is not None for cell in here) else "".__eq__  # of words NA may be one
     if (i := next((i for i, cell in enumerate(cells) if empty(cell)), None)) is not None:

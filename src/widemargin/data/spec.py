@@ -94,7 +94,9 @@ SOURCES: dict[str, tuple[Callable[..., Dataset], dict[str, Callable[[str], Any]]
 }
 
 
-def load(source: str, label: str | None = None, *, targets: bool = False, multiclass: bool = False) -> Dataset:
+def load(
+    source: str | os.PathLike[str], label: str | None = None, *, targets: bool = False, multiclass: bool = False
+) -> Dataset:
     """A data set from one line of text.
 
     `source` is a spec `name:key=value,key=value` with a name and keys of `SOURCES` (values have no commas), or the
@@ -110,6 +112,8 @@ def load(source: str, label: str | None = None, *, targets: bool = False, multic
     >>> sorted(wm.data.load("digits:classes=0-1-2,n=6", multiclass=True).y.tolist())
     [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]
     """
+    if isinstance(source, os.PathLike):
+        return files.load_file(source, label, targets=targets, multiclass=multiclass)
     if not isinstance(source, str):
         raise InputError(f"the data source must be text, a spec or a path, not {checks.show(source)}")
     name, colon, rest = source.strip().partition(":")
@@ -136,7 +140,7 @@ def load(source: str, label: str | None = None, *, targets: bool = False, multic
     return Dataset(data.X, (data.signs() + 1) / 2, data.name, data.classes, data.notes)
 
 
-def load_for_loss(source: str, label: str | None = None, *, loss: str) -> Dataset:
+def load_for_loss(source: str | os.PathLike[str], label: str | None = None, *, loss: str) -> Dataset:
     r"""A data set as a loss takes it: with the squared loss numbers in a file are targets, as they are, even if only two.
 
     Words and truth values are classes, which become -1 and +1 for every loss, and for other losses two numbers do so as well.

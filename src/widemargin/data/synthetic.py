@@ -399,7 +399,7 @@ def relu_teacher(
     checks.shape(name, n, max(d, units))
     margin = checks.number(name, "margin", margin, 0, 1e6)
     sample = checks.integer(name, "sample", sample, 0, 2**31)
-    rng = np.random.default_rng([seed, sample + 1])
+    rng = np.random.default_rng([checks.seed(name, seed), sample + 1])
 
     def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
         X = rng.standard_normal((count, d))
@@ -540,7 +540,7 @@ def disks(k: int = 3, d: int = 2, n: int = 100, seed: int = 0, reading: str = "t
         while abs(labels.sum()) == k * k:
             labels = rng.choice([-1, 1], size=k * k)
 
-    rng = np.random.default_rng([seed, sample + 1])
+    rng = np.random.default_rng([checks.seed(name, seed), sample + 1])
     cluster = rng.integers(k * k, size=n)
     share = rng.random(n)
     radius = (share if code else np.sqrt(share)) / (3 * k - 1)

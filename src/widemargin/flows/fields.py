@@ -51,6 +51,13 @@ def _fits(value: Any, name: str) -> bool:
     return not is_beyond(value) and (isinstance(value, kinds) or _of_numpy(value, name))
 
 
+def take_plain_numbers(frozen: Any) -> None:
+    """Numbers of numpy in the fields of a frozen object become those of Python: they go into JSON, and never overflow."""
+    for name, value in vars(frozen).items():
+        if isinstance(value, np.generic):
+            object.__setattr__(frozen, name, value.item())
+
+
 def is_beyond(value: Any) -> bool:
     """Whether this is an integer that no tensor holds."""
     return isinstance(value, int) and abs(value) >= 2**63

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from widemargin.types import Dataset, InputError
 
 from .contract import Rule
 from .events import Event, parse_until
+from .fields import take_plain_numbers
 
 MOST = 1_000_000  # steps, where only an event ends the run
 POINTS = 200
@@ -59,6 +62,7 @@ class Stop:
     check_every: int | None = None
 
     def __post_init__(self) -> None:
+        take_plain_numbers(self)
         check_whole("steps", self.steps, 1, COUNTED)
         check_whole("check_every", self.check_every, 0, COUNTED)
         if self.time is not None and not (isinstance(self.time, int | float) and 0 < self.time <= sys.float_info.max):
@@ -104,6 +108,7 @@ class Record:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
+        take_plain_numbers(self)
         if not isinstance(self.observe, Iterable) or getattr(self.observe, "ndim", 1) != 1:
             raise InputError(f"what is observed must be names or a dictionary of functions, not {show(self.observe)}")
         check_whole("points", self.points, 2, COUNTED, empty=False)
@@ -197,3 +202,30 @@ def _marks(record: Record, stop: Stop, length: float) -> tuple[np.ndarray, bool,
         raise InputError("times must go beyond 0")
     marks = np.unique(np.append(given, float(end)))
     return marks, time is not None, int(end) if time is None else steps
+
+
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What a run was asked and is asked now, where these differ, in words."""
+    before, after = _flat(was), _flat(now)
+    return [
+        f"{key} was {_shown(before.get(key), after.get(key))} and is {_shown(after.get(key), before.get(key))}"
+        for key in dict.fromkeys([*after, *before])
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """{"net": {"m": 5}} as {"net.m": 5}."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= {f"{key}.{sub}": item for sub, item in value.items()} if isinstance(value, Mapping) else {key: value}
+    return flat
+
+
+def _shown(value: Any, other: Any) -> str:
+    """A value in a few letters; a list from where it differs from the other one: long ones begin alike."""
+    text = json.dumps(value)
+    if isinstance(value, list) and isinstance(other, list):
+        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(value, other))))
+        text = f"[..., {json.dumps(value[same:])[1:]}".replace(", ]", "]") if same else text
+    return text if len(text) <= 60 else text[:57] + "..."

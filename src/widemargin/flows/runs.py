@@ -55,6 +55,7 @@ from widemargin.forms import (
 from widemargin.types import Certificate, Dataset, InputError, Trajectory, write_atomically
 
 from .contract import State
+from .plan import differences
 
 FORMAT = "widemargin-run-1"
 MAGIC = b"widemargin checkpoint 1\n"
@@ -208,12 +209,7 @@ class Run:
     def reopen(folder: Path, config: Mapping[str, Any]) -> tuple[Run, dict[str, Any] | None]:
         """The run and its newest whole checkpoint (none if it was killed before the first)."""
         kept = read_config(folder)
-        was, now = _flat(current(kept)), _flat(config)
-        differs = [
-            f"{key} was {_short(was.get(key))} and is {_short(now.get(key))}"
-            for key in dict.fromkeys([*now, *was])
-            if was.get(key) != now.get(key)
-        ]
+        differs = differences(current(kept), config)
         if differs:
             raise InputError(
                 f"{folder} holds a run of another configuration: {'; '.join(differs)}; ask for the same, or choose another folder"
@@ -685,16 +681,3 @@ def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
     return content.getvalue()
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """{"net": {"m": 5}} as {"net.m": 5}."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        flat |= {f"{key}.{sub}": item for sub, item in value.items()} if isinstance(value, Mapping) else {key: value}
-    return flat
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."

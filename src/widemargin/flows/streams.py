@@ -25,7 +25,7 @@ def _mix(z: Tensor) -> Tensor:
 
 def uniforms(seed: int, use: int, trial: Tensor, step: Tensor, size: int) -> Tensor:
     """(B, size) numbers in (0, 1), float64: a hash of (seed, use, trial, step, place), the same on every device."""
-    wrapped = (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+    wrapped = (int(seed) + (1 << 63)) % (1 << 64) - (1 << 63)
     key = _mix(torch.full_like(trial, wrapped) * GOLDEN + (use + 1))
     key = _mix(key + (trial + 1) * GOLDEN)
     key = _mix(key + (step + 1) * GOLDEN)

@@ -81,7 +81,7 @@ def train(
     """
     sets = [data] if isinstance(data, Dataset) else [] if data is None else list(data)
     _check(sets, net, rule, trials, seed, device, dtype)
-    bias = as_truth("bias", bias)
+    bias, seed = as_truth("bias", bias), int(seed)
     stop = stop if isinstance(stop, Stop) else Stop(stop)
     record = record if isinstance(record, Record) else Record(record)
     keep = keep if isinstance(keep, Keep) else Keep(keep)

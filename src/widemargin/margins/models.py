@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from widemargin.dataset import to_numpy
-from widemargin.types import InputError, Trajectory
+from widemargin.types import InputError, Trajectory, show
 
 FORM = "Sequential(Linear, ReLU, Linear)"
 INSIDE = ("state_dict", "model_state_dict", "model")  # where checkpoints keep a state dict
@@ -128,7 +128,8 @@ def _tensor(name: Any, value: Any) -> np.ndarray:
         raise
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
-            f"{str(name)[:40]} of the state dict is no array of numbers, but {type(value).__name__}"
+            f"{str(name)[:40]} of the state dict is no array of numbers, but {type(value).__name__}; give the weights alone, or "
+            f"under one of the names {', '.join(INSIDE)}"
         ) from None
 
 
@@ -176,8 +177,9 @@ def of_run(run: Trajectory, trial: int) -> Layers:
             f"the run ends with the parameters {', '.join(run.final) or 'of nothing'}, not a and V; train it again"
         )
     a, V = np.asarray(run.final["a"]), np.asarray(run.final["V"])  # (B, m), (B, m, d) or (B, m, d + 1)
-    if not 0 <= trial < len(a):
-        raise InputError(f"the run has the trials 0 to {len(a) - 1}, so there is no trial {trial}")
+    whole = isinstance(trial, int | np.integer) and not isinstance(trial, bool)
+    if not whole or not 0 <= trial < len(a):
+        raise InputError(f"the run has the trials 0 to {len(a) - 1}, so there is no trial {show(trial)}")
     bias = bool(run.config["bias"])
     W, b = (V[trial, :, :-1], V[trial, :, -1]) if bias else (V[trial], None)
     return _checked(W, b, a[trial][None], None)

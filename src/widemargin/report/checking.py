@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import itertools
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from widemargin import data as datasets
 from widemargin import kinds
 from widemargin import verify as exact
+from widemargin.data.files import partner
 from widemargin.dataset import LABEL_COLUMNS
 from widemargin.types import Certificate, Dataset, InputError
 
@@ -22,7 +24,7 @@ PROOF = 1 << 18  # characters of a proof that is checked again, a second or so
 POINTS, NUMBERS = 128, 4096  # points, and numbers in them, of such a certificate
 WORK = 1 << 22  # numbers that a certificate may ask the checker to draw
 MOST = 10**6  # numbers in data that a page draws again from its name
-FILE = 1 << 26  # bytes of a file of data that a page looks into
+FILE = 1 << 26  # bytes of files of data that a page looks into: larger ones not at all, others as often as this allows
 
 
 class Checked(NamedTuple):
@@ -77,16 +79,18 @@ def load_data(cert: Certificate) -> Dataset | None:
     """
     name = cert.data_name
     several = kinds.KINDS[cert.kind].targets == "classes" if cert.kind in kinds.KINDS else False
-    if cert.n * cert.d > MOST or not _cheap(name):
+    cost = _cost(name)
+    if cert.n * cert.d > MOST or cost > FILE:
         return None
     known = cert.data_called.get("standardized")
-    for column in dict.fromkeys((cert.data_called.get("label"), None, *_columns(name))):
-        for targets in (False,) if several else (False, True):
-            with contextlib.suppress(InputError, OSError, ValueError, MemoryError):
-                data = datasets.load(name, column, multiclass=several, targets=targets)
-                data = data.rescale(known["mean"], known["scale"]) if known else data
-                if data.sha256() == cert.data_sha256:
-                    return data
+    columns = dict.fromkeys((cert.data_called.get("label"), None, *_columns(name)))
+    tries = itertools.product(columns, (False,) if several else (False, True))
+    for column, targets in itertools.islice(tries, max(2, int(FILE // max(cost, 1)))):
+        with contextlib.suppress(InputError, OSError, ValueError, MemoryError):
+            data = datasets.load(name, column, multiclass=several, targets=targets)
+            data = data.rescale(known["mean"], known["scale"]) if known else data
+            if data.sha256() == cert.data_sha256:
+                return data
     return None
 
 
@@ -110,21 +114,26 @@ def _are_numbers(classes: Sequence[Any]) -> bool:
     return numbers and len(classes) == 2 and tuple(classes) != (-1, 1)
 
 
-def _cheap(name: str) -> bool:
-    """Whether data of this name costs little: a spec of few numbers, without a path, or a small file."""
+def _cost(name: str) -> float:
+    """Bytes of the files that data of this name are read from; 0 for a spec of few numbers, without a path; else infinity."""
     source, _, rest = name.partition(":")
     if source not in datasets.SOURCES:
         files = name.split(",") if name.lower().endswith(".npy") and not os.path.isfile(name) else [name]
         with contextlib.suppress(OSError, ValueError):
-            return all(os.path.isfile(file) and os.path.getsize(file) <= FILE for file in files)
-        return False
-    given = dict(part.partition("=")[::2] for part in rest.split(","))
+            files += [str(partner(file)) for file in files if len(files) == 1 and file.lower().endswith(".npy")]
+            return sum(os.path.getsize(file) if os.path.isfile(file) else math.inf for file in files)
+        return math.inf
+    # Spaces are left out, as where the data are drawn: " n" is n.
+    given = {key.strip(): value.strip() for key, _, value in (part.partition("=") for part in rest.split(","))}
     if "path" in given or source in ("cifar", "mnist"):
-        return False
-    sizes = [given.get(key, "1").strip() for key in ("n", "d", "n1", "n2", "k", "r", "units", "sample")]
+        return math.inf
+    sizes = [given.get(key, "1") for key in ("n", "d", "n1", "n2", "k", "r", "units", "sample")]
     if not all(size.isascii() and size.isdecimal() and len(size) < 10 for size in sizes):
-        return False
-    return math.prod(max(1, int(size)) for size in sizes) <= MOST and int(given.get("d", "1")) <= 10**3
+        return math.inf
+    count, d = math.prod(max(1, int(size)) for size in sizes), int(given.get("d", "1"))
+    if given.get("marginal") == "full":  # all vertices of the cube
+        count *= 2 ** min(d, 100)
+    return 0.0 if count <= MOST and d <= 10**3 else math.inf
 
 
 def _columns(name: str) -> list[str]:

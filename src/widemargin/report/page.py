@@ -20,6 +20,7 @@ import numpy as np
 
 import widemargin
 from widemargin import notebooks
+from widemargin.disk import read_json
 from widemargin.errors import as_path, brief, show
 from widemargin.saved import misfit
 from widemargin.spaces import as_truth
@@ -277,13 +278,12 @@ def look(path: Path) -> list[Given]:
             return [Given(kind, path.parent) if kind else Given("certificate", path)]
         if not path.is_dir():
             raise InputError(f"there is no file or folder {path}")
-        kind = _kind(path)
-        if kind:
-            return [Given(kind, path)]
+        if kinds := _kinds(path):
+            return [Given(kind, path) for kind in kinds]
         things: list[Given] = []
         for file in sorted(path.iterdir()):
-            if file.is_dir() and (kind := _kind(file)):
-                things.append(Given(kind, file, inside=True))
+            if file.is_dir():
+                things += [Given(kind, file, inside=True) for kind in _kinds(file)]
             elif file.is_file() and file.name.endswith((".json", ".json.gz")) and certificates.is_certificate(file):
                 things.append(Given("certificate", file, inside=True))
     except (OSError, ValueError) as error:
@@ -301,8 +301,21 @@ def look(path: Path) -> list[Given]:
     return things
 
 
-def _kind(folder: Path) -> str:
-    return next((kind for name, kind in FILES.items() if (folder / name).is_file()), "")
+def _kinds(folder: Path) -> list[str]:
+    """What a folder is, by the files in it."""
+    kinds = list(dict.fromkeys(kind for name, kind in FILES.items() if (folder / name).is_file()))
+    if len(kinds) > 1 and kinds[0] == "run" and _is_foreign(folder / "config.json"):
+        del kinds[0]
+    return kinds
+
+
+def _is_foreign(path: Path) -> bool:
+    """Whether a config.json is another's: models of Hugging Face are saved with one, where a monitor may write as well."""
+    try:
+        config = read_json(path)
+    except (OSError, ValueError):  # what is wrong with it is said where it is shown
+        return False
+    return not (isinstance(config, dict) and str(config.get("format")).startswith("widemargin-run"))
 
 
 def _text(name: str) -> str:

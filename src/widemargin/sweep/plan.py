@@ -121,6 +121,9 @@ class Sweep:
             object.__setattr__(self, what, plain)
         for what, low in (("repeats", 1), ("seed", 0), ("pack", 1), ("samples", 0)):
             value = getattr(self, what)
+            if isinstance(value, np.integer):  # which JSON does not take
+                value = int(value)
+                object.__setattr__(self, what, value)
             if what == "pack" and value is None:
                 continue
             if _beyond(value):

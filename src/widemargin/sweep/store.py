@@ -397,7 +397,8 @@ def query(
     if not isinstance(time_limit, int | float) or not time_limit > 0:
         raise InputError(f"time_limit must be a positive number of seconds, not {show(time_limit)}")
     _meta(folder)
-    db = _reader(folder)
+    with _reading(folder):
+        db = _reader(folder)
     clock, known = Clock(min(time_limit, 1e9)), []
     try:
         known = _table(db, "runs")
@@ -510,7 +511,7 @@ def load(folder: str | os.PathLike[str], sql: str | None = None) -> Any:
 def _names(folder: str | os.PathLike[str]) -> tuple[list[str], set[str]]:
     """Columns of `runs` beyond its own, and which of them are parameters of its sweeps."""
     _meta(folder)
-    with contextlib.closing(_reader(folder)) as db:
+    with _reading(folder), contextlib.closing(_reader(folder)) as db:
         there = [name for name in _table(db, "runs") if name not in OWN]
     params = {name for plan in plans(folder) for part in ("fixed", "grid", "random") for name in plan[part]}
     return there, params & set(there)
@@ -519,7 +520,7 @@ def _names(folder: str | os.PathLike[str]) -> tuple[list[str], set[str]]:
 def plans(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """What sweeps asked for, the last one last. What cannot be read is left out: rows do not need it."""
     _meta(folder)
-    with contextlib.closing(_reader(folder)) as db:
+    with _reading(folder), contextlib.closing(_reader(folder)) as db:
         if not _table(db, "sweeps"):
             return []
     read = []
@@ -542,6 +543,22 @@ def _reader(folder: str | os.PathLike[str], wait: float = WAIT) -> sqlite3.Conne
     return bounded(sqlite3.connect(place, uri=True, timeout=wait))
 
 
+@contextlib.contextmanager
+def _reading(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of a store that is read as a sentence: it may be removed or replaced at any moment."""
+    path = Path(folder) / FILE
+    try:
+        yield
+    except DAMAGED as error:
+        if "disk I/O" in str(error) or "is full" in str(error):
+            raise InputError(FULL.format(folder, error)) from None
+        if "locked" in str(error):
+            raise InputError(LOCKED.format(folder)) from None
+        if "unable to open" in str(error):  # which says nothing of what is in it
+            raise InputError(f"{path} cannot be opened; check that you may read it, and `ulimit -n`") from None
+        raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
+
+
 def _meta(folder: str | os.PathLike[str], wait: float = WAIT) -> str:
     """The version that wrote a store; InputError where it is none."""
     meta = _all_meta(folder, wait)
@@ -556,26 +573,13 @@ def _all_meta(folder: str | os.PathLike[str], wait: float = WAIT) -> dict[str, s
     _check_regular(path)
     if not path.is_file() or not path.stat().st_size:
         return {}
-    db = None
-    try:
-        db = _reader(folder, wait)
+    with _reading(folder), contextlib.closing(_reader(folder, wait)) as db:
         clock = Clock(WAIT)
         db.set_progress_handler(clock, TURN)
         if not db.execute("select count(*) from sqlite_master").fetchone()[0]:
             return {}
         _check_tables(db, path)
         rows = db.execute("select substr(name, 1, 100), substr(value, 1, 1000) from meta limit 100").fetchall()
-    except DAMAGED as error:
-        if "disk I/O" in str(error) or "is full" in str(error):
-            raise InputError(FULL.format(folder, error)) from None
-        if "locked" in str(error):
-            raise InputError(LOCKED.format(folder)) from None
-        if "unable to open" in str(error):  # which says nothing of what is in it
-            raise InputError(f"{path} cannot be opened; check that you may read it, and `ulimit -n`") from None
-        raise InputError(f"{path} is no store of a sweep, or is damaged ({error}); choose another folder") from None
-    finally:
-        if db is not None:
-            db.close()
     meta = {name: value for name, value in rows if isinstance(name, str) and isinstance(value, str)}
     if meta.get("format") != FORMAT:
         raise InputError(

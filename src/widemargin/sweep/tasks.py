@@ -40,6 +40,7 @@ from .store import as_json, cells, check_size
 Row = dict[str, Any]
 KEPT = table({"lower": number(), "upper": number()})  # of a certificate in a store
 CERTIFICATES = "certificates"
+LARGEST = 50_000  # runs of a batch, which are all in memory
 TRIED = 200  # values of a parameter that are tried before a sweep begins
 MOST_KINDS = 1_000  # combinations of SELECT
 LIMIT = 60.0  # seconds for a certificate with certify = true
@@ -158,14 +159,15 @@ def takes_device(sweep: Sweep) -> bool:
 
 
 def batches(sweep: Sweep, version: str) -> Iterator[list[Run]]:
-    """Runs that are handed out together, at most `pack`; of train, those that are trained together.
+    """Runs that are handed out together, at most `pack` and LARGEST; of train, those that are trained together.
 
     Which runs are together depends on the sweep alone, not on workers or on what is done already: a batch is computed and
     stored as a whole, so that stopping and going on changes no bit. One batch at a time is in memory.
     """
+    most = min(sweep.pack or 1, LARGEST)
     if sweep.function != "train":
         runs = _keyed(sweep, version)
-        while some := list(itertools.islice(runs, sweep.pack)):
+        while some := list(itertools.islice(runs, most)):
             yield some
         return
     # What only the text of data mentions (n, sep, ...) varies fastest, so that runs that can be trained together come together.
@@ -176,7 +178,7 @@ def batches(sweep: Sweep, version: str) -> Iterator[list[Run]]:
         return json.dumps({name: value for name, value in run.params.items() if name not in loose})
 
     for _, group in itertools.groupby(_keyed(sweep, version, loose), alike):
-        while some := list(itertools.islice(group, sweep.pack)):
+        while some := list(itertools.islice(group, most)):
             yield some
 
 

@@ -137,8 +137,11 @@ def checked(function: F) -> F:
         for name, kind in wanted.items():
             if name in given.arguments:
                 kind.check(function.__name__, name, given.arguments[name])
-                if isinstance(given.arguments[name], Fraction):  # formats of numbers know none
-                    given.arguments[name] = float(given.arguments[name])
+                value = given.arguments[name]
+                if isinstance(value, np.generic):  # which overflow without a word
+                    given.arguments[name] = value.item()
+                elif isinstance(value, Fraction):  # formats of numbers know none
+                    given.arguments[name] = float(value)
         try:
             return function(*given.args, **given.kwargs)
         except ArithmeticError as error:

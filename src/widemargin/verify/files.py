@@ -145,7 +145,10 @@ def _check_entries(raw: bytes) -> None:
             with archive.open(member) as file:
                 version = np.lib.format.read_magic(file)
                 head = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, _, kind = head(file)
+                try:
+                    shape, _, kind = head(file)
+                except (MemoryError, RecursionError):  # of thousands of signs before a number; a head is short
+                    raise ValueError("the head of an array is none") from None
             whole += math.prod(shape) * max(8, kind.itemsize)
     if whole > ENTRIES + TIMES * len(raw):
         raise ValueError(f"its arrays take {whole} bytes, far more than its own {len(raw)}; write it with numpy.savez")
@@ -178,7 +181,8 @@ def _targets(y: np.ndarray, kind: str) -> np.ndarray:
 
 def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
     file = io.StringIO(_read(path, DATA).decode("utf-8-sig"), newline="")
-    rows = [[cell.strip() for cell in row] for row in csv.reader(file) if row]
+    rows = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    rows = [row for row in rows if row not in ([], [""])]  # empty lines, and lines of spaces
     if not rows:
         raise ValueError("the file is empty; give a header line and one line per point")
     header, rows = rows[0], rows[1:]
@@ -195,7 +199,9 @@ def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
     if any(v is None for row in X for v in row):
         raise ValueError("a cell is not a number")
     if all(v is not None for v in y):
-        return _numbers(np.array(X, dtype=np.float64), "X"), np.array(y, dtype=np.float64)
+        long = not targets and any(abs(v) >= 2.0**53 for v in y if v is not None)
+        whole = _long_integers(cells) if long else None  # two of 17 digits may be the same float64
+        return _numbers(np.array(X, dtype=np.float64), "X"), np.array(y, dtype=np.float64) if whole is None else whole
     if targets or "" in cells:
         raise ValueError("a target is missing or not a number")
     longest = max(map(len, cells))  # which numpy makes all others as long as
@@ -204,12 +210,20 @@ def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
     return _numbers(np.array(X, dtype=np.float64), "X"), np.array(cells)
 
 
+def _long_integers(cells: list[str]) -> np.ndarray | None:
+    """Labels as integers, where all are some of 64 bits."""
+    try:
+        return np.array([int(cell) for cell in cells], dtype=np.int64)
+    except (ValueError, OverflowError):
+        return None
+
+
 def column_of(path: str, label: str) -> str:
     """`label` where `read_data` takes the targets of a .csv file from it and nobody would without being told; else nothing."""
     if not label or Path(path).suffix.lower() != ".csv":
         return ""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        header = [cell.strip() for cell in next((row for row in csv.reader(file) if row), [])]
+        header = [cell.strip() for cell in next((row for row in csv.reader(file) if "".join(row).strip()), [])]
     usual = [name for name in header if name in LABELS]
     return label if label in header and usual != [label] else ""
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from widemargin.types import InputError, Measure, content_hash, show
 
-from ..fields import check_fields
+from ..fields import check_fields, take_plain_numbers
 
 Params = dict[str, Tensor]
 LARGEST = 10**9  # features, neurons, outputs
@@ -53,6 +53,7 @@ class Net:
     outputs: int = field(default=1, init=False)  # classes, or 1
 
     def __post_init__(self) -> None:
+        take_plain_numbers(self)
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
         for size in ("d", "m", "outputs"):
             value = getattr(self, size)

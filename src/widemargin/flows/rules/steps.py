@@ -12,7 +12,7 @@ from widemargin.types import InputError, show
 
 from .. import _kernels, losses
 from ..contract import DIVERGED, RUNNING, Rule, S, each
-from ..fields import is_beyond
+from ..fields import is_beyond, take_plain_numbers
 from ..nets import Frozen, Net, Params
 from ..problem import Problem
 
@@ -122,6 +122,7 @@ def require(ok: bool, sentence: str) -> None:
 def check_numbers(rule: Rule, *, above: tuple[str, ...] = (), least: dict[str, float] | None = None) -> None:
     """Fields that must be finite and > 0, or finite and at least some value."""
     kind = type(rule).__name__
+    take_plain_numbers(rule)
     bounds = [(name, 0.0, True) for name in above] + [(name, low, False) for name, low in (least or {}).items()]
     for name, low, strict in bounds:
         value = getattr(rule, name)
