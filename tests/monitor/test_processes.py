@@ -104,6 +104,7 @@ def test_a_signal_whose_handler_closes(tmp_path, monkeypatch):
 # ---------------------------------------------------------------- copies of the process
 
 
+@pytest.mark.slow
 @needs_fork
 def test_a_copy_of_the_process_that_ends_tells_loggers_nothing():
     done = run(
@@ -225,6 +226,7 @@ def test_a_warning_that_is_an_error_lets_the_folder_go(tmp_path, monkeypatch):
     assert store.state(tmp_path) == "ended"
 
 
+@pytest.mark.slow
 def test_a_monitor_that_fails_at_the_end_takes_no_other_along(tmp_path):
     """Whichever is closed first: its warning is an error here."""
     done = run(

@@ -581,9 +581,10 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C asks for an end after the current step; a second one does not wait."""
+    """Ctrl-C asks for an end after the current step; a second one does not wait. Jobs that ignore it go on doing so."""
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield stop
         return
 
