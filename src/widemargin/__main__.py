@@ -102,8 +102,9 @@ def main() -> int:
         _say("interrupted")
         status = INTERRUPTED
     finally:
-        for number in ours:  # what is left is to end, and nothing of that can be interrupted
-            signal.signal(number, signal.SIG_IGN)
+        # What is left is to end, and nothing of that can be interrupted; without a word before, SIGTERM ends it at once.
+        for number in ours:
+            signal.signal(number, signal.SIG_IGN if asked.came or number == signal.SIGINT else signal.SIG_DFL)
         gc.freeze()  # else Python looks through all of torch once more for what could be freed, a third of a second
     return asked.status if status == INTERRUPTED else status
 
