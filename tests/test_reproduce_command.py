@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,7 +172,7 @@ def test_processes_give_the_same_verdicts(tmp_path):
 def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatch):
     """Also where it came to this process alone."""
     script, begun = tmp_path / "python", tmp_path / "begun"
-    script.write_text(f"#!/bin/sh\necho $$ >> {begun}\nexec sleep 60\n")
+    script.write_text(f'#!/bin/sh\necho $$ >> {begun}\necho "$*" >> {begun}.words\nexec sleep 60\n')
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
 
@@ -192,3 +194,14 @@ def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatc
     for number in numbers:
         with pytest.raises(ProcessLookupError):
             os.kill(int(number), 0)
+    begun_by = [line.split("--parent ")[1].split()[0] for line in Path(f"{begun}.words").read_text().splitlines()]
+    assert begun_by == [str(os.getpid())] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs to know its parent")
+def test_a_process_whose_parent_is_gone_ends(tmp_path):
+    """Else what --jobs has begun would go on for hours after a kill."""
+    words = [sys.executable, "-m", "widemargin", "reproduce", "cb-2d", "--scale", "paper", "--out", str(tmp_path)]
+    assert subprocess.run([*words, "--parent", str(os.getppid())], stderr=subprocess.DEVNULL).returncode == 1
+    assert not (tmp_path / "cb-2d" / "verdict.json").exists()

@@ -108,15 +108,16 @@ def test_much_json_goes_by_way_of_a_file(folder, monkeypatch):
 ENDLESS = "with recursive c(x) as (select 1 union all select x + 1 from c) select x from c where x < 3 or {} < 0"
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 @pytest.mark.parametrize("what", ["x", "sqrt(x)"])  # steps of SQLite alone, and functions in Python
-def test_ctrl_c_ends_a_long_query(what, folder):
+def test_ctrl_c_ends_a_long_query(what, name, folder):
     sweep.Store("s").close()
     words = [sys.executable, "-u", "-m", "widemargin", "query", "s", ENDLESS.format(what), "--csv"]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert [child.stdout.readline() for _ in range(2)] == ["x\n", "1\n"]
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number := getattr(signal, name))
     _, err = child.communicate()
-    assert (child.returncode, err) == (130, "interrupted\n")
+    assert (child.returncode, err) == (128 + number, "interrupted\n")
 
 
 COUNTING = """
@@ -246,8 +247,11 @@ def test_stores_that_are_none(folder, inline):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc to see who is left")
-def test_ctrl_c_keeps_everything_and_leaves_nobody_behind(folder):
-    """As from a terminal: the signal goes to the driver and its workers."""
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("send", [os.killpg, os.kill])
+def test_ctrl_c_keeps_everything_and_leaves_nobody_behind(folder, name, send):
+    """As from a terminal, where the signal goes to the driver and its workers, and as from `kill`, to the driver alone."""
+    number = getattr(signal, name)
     (folder / "a.toml").write_text(
         'function = "mine:f"\npack = 1\nrepeats = 100\n[fixed]\npause = 0.1\n[grid]\nx = [1]\n'
     )
@@ -261,10 +265,10 @@ def test_ctrl_c_keeps_everything_and_leaves_nobody_behind(folder):
                 break
         except sweep.store.InputError:
             pass
-    os.killpg(driver.pid, signal.SIGINT)
+    send(driver.pid, number)
     err = driver.communicate()[1]
-    assert driver.returncode == 130, err
-    assert "interrupted; the same command goes on from here" in err and "Traceback" not in err
+    assert driver.returncode == 128 + number, err
+    assert "interrupted; the same command goes on from here" in err and "Traceback" not in err and "leaked" not in err
     kept = len(sweep.load("a_results"))
     assert 5 <= kept < 100 and f"{kept} of 100 runs are in a_results" in err
     for _ in range(300):

@@ -205,16 +205,20 @@ def test_a_full_disk_is_said_after_the_result(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_the_run_and_exits_130(tmp_path):
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_ctrl_c_keeps_the_run_and_exits_130(tmp_path, name):
+    """And so do a machine that stops and a terminal that is closed, each with its own status."""
+    number = getattr(signal, name)
     out = tmp_path / "run"
     command = [sys.executable, "-m", "widemargin", "train", SMALL, "--width", "8", "--steps", "100000000", "--json"]
     process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not (out / "checkpoint-0").exists() and process.poll() is None:
         time.sleep(0.01)
     time.sleep(0.3)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, number)
     said, error = process.communicate()
-    assert process.returncode == 130, error
+    assert process.returncode == 128 + number, error
+    assert not [path for path in out.rglob(".*.*")]
     found = json.loads(said)
     assert found["interrupted"] and found["trials"][0]["status"] == "running"
     assert flows.load(out).stats["steps"] == found["steps"] > 0

@@ -1,7 +1,8 @@
 """The command `widemargin`, and `python -m widemargin`.
 
 Ctrl-C ends it with one line and status 130 at any moment. While modules are being imported it ends at once: an exception in the
-middle of an import would come out as something else, or not at all.
+middle of an import would come out as something else, or not at all. SIGTERM and SIGHUP (a machine that stops, a terminal that is
+closed) do what Ctrl-C does, with the status of their own: what is done is kept, and no process or file is left behind.
 """
 
 from __future__ import annotations
@@ -22,14 +23,20 @@ LEAST = 1 << 30  # bytes of addresses that libraries need: with less some of the
 class _CtrlC:
     """What Ctrl-C does. `came` says that it did: code in between may have made another exception of it, or swallowed it."""
 
-    importing, came = True, False
+    importing, came, status = True, False, INTERRUPTED
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.came = True
+        if number != signal.SIGINT:
+            self.status = 128 + number
         if self.importing or _imports(frame):
             _say("interrupted")
-            os._exit(INTERRUPTED)
-        raise KeyboardInterrupt
+            os._exit(self.status)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self)
+        signal.raise_signal(signal.SIGINT)  # whoever takes Ctrl-C just now, such as a training, is to take this one
 
 
 def _imports(frame: FrameType | None) -> bool:
@@ -70,9 +77,13 @@ def _in_working_folder() -> bool:
 def main() -> int:
     """Run the command line; the exit status."""
     asked = _CtrlC()
-    ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # jobs in the background ignore Ctrl-C
-    if ours:
-        signal.signal(signal.SIGINT, asked)
+    # Jobs in the background ignore Ctrl-C, and those of nohup SIGHUP.
+    names = ("SIGINT", "SIGTERM", "SIGHUP")
+    numbers = [number for name in names if (number := getattr(signal, name, None)) is not None]
+    free = (signal.default_int_handler, signal.SIG_DFL)
+    ours = [number for number in numbers if signal.getsignal(number) in free]
+    for number in ours:
+        signal.signal(number, asked)
     if not _in_working_folder():  # workers would look for modules there first: Python starts them by -c and -m
         os.environ["PYTHONSAFEPATH"] = "1"
     if most := _little_memory():
@@ -91,10 +102,11 @@ def main() -> int:
         _say("interrupted")
         status = INTERRUPTED
     finally:
-        if ours:  # what is left is to end, and nothing of that can be interrupted
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # What is left is to end, and nothing of that can be interrupted; without a word before, SIGTERM ends it at once.
+        for number in ours:
+            signal.signal(number, signal.SIG_IGN if asked.came or number == signal.SIGINT else signal.SIG_DFL)
         gc.freeze()  # else Python looks through all of torch once more for what could be freed, a third of a second
-    return status
+    return asked.status if status == INTERRUPTED else status
 
 
 if __name__ == "__main__":

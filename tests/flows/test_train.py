@@ -472,6 +472,35 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
     assert_same(run_it(None), run_it(out, resume=True))
 
 
+@pytest.mark.parametrize("name", ["look", "advance"])
+def test_a_second_ctrl_c_before_a_record_was_taken_loses_none(tmp_path, name):
+    """Checkpoints said that there was one: runs were called damaged, or went on without it."""
+    work = getattr(training._Loop, name)
+
+    def pressed(loop):
+        rows = work(loop)
+        if loop.step > 3 or name == "look":
+            raise KeyboardInterrupt
+        return rows
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training._Loop, name, pressed)
+        assert run_it(tmp_path / "run").interrupted
+    assert_same(run_it(None), run_it(tmp_path / "run", resume=True))
+
+
+def test_a_job_that_ignores_ctrl_c_is_trained_to_its_end(tmp_path, monkeypatch):
+    """Shells have jobs in the background ignore it, and send it to them all the same."""
+    monkeypatch.setattr(training, "BLINK", -1.0)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        traj = run_it(None, progress=lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not traj.interrupted
+
+
 # ---------------------------------------------------------------- the door
 
 

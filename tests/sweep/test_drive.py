@@ -3,6 +3,7 @@
 import concurrent.futures as cf
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from checks import repeated
 from widemargin import sweep
 from widemargin.sweep import Store, Sweep
 from widemargin.sweep import drive as driving
+from widemargin.sweep import store as storing
 from widemargin.sweep.engines import Inline, Local, make_engine
 from widemargin.types import InputError
 
@@ -103,6 +105,74 @@ def test_ctrl_c_keeps_what_has_come_back_and_was_not_looked_at(folder):
 
     state = sweep.sweep(small(folder), folder / "s", engine=Pressed())
     assert state.interrupted and state.done == len(sweep.load(folder / "s")) == 4
+
+
+def busy(store):
+    """A connection that writes to a store and does not let go."""
+    other = sqlite3.connect(store / "results.sqlite", isolation_level=None, check_same_thread=False)
+    other.execute("begin immediate")
+    return other
+
+
+def test_ctrl_c_does_not_wait_for_another_writer(folder):
+    """What has come back and cannot be stored is said; the same command goes on from there."""
+
+    class Pressed(Inline):
+        ahead, count = 5, 0
+
+        def submit(self, function, work):
+            self.count += 1
+            if self.count == 3:
+                self.other = busy(folder / "s")
+                raise KeyboardInterrupt
+            return super().submit(function, work)
+
+    engine = Pressed()
+    began = time.monotonic()
+    state = sweep.sweep(small(folder), folder / "s", engine=engine)
+    assert state.interrupted and time.monotonic() - began < storing.WAIT / 2
+    assert len(state.errors) == 1 and "is being written by another process" in state.errors[0]
+    engine.other.close()
+    assert state.done == len(sweep.load(folder / "s")) == 0
+    assert sweep.sweep(small(folder), folder / "s", engine="inline").done == 12
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a clock that rings")
+def test_ctrl_c_is_seen_while_a_store_waits(folder):
+    store = Store(folder / "s")
+    other, came = busy(folder / "s"), []
+
+    def ring(*_):
+        came.append(time.monotonic())
+        other.close()
+        raise KeyboardInterrupt
+
+    before, began = signal.signal(signal.SIGALRM, ring), time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(KeyboardInterrupt):
+            store.note("mine", "{}", "1")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert came[0] - began < storing.WAIT / 2
+    store.note("mine", "{}", "1")
+    store.close()
+
+
+def test_ctrl_c_when_a_transaction_has_just_begun(folder, monkeypatch):
+    """It is not left open: nothing more could be stored."""
+    store, begin = Store(folder / "s"), storing.begin_alone
+
+    def pressed(*given):
+        begin(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storing, "begin_alone", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            store.note("mine", "{}", "1")
+    store.note("mine", "{}", "1")
+    store.close()
 
 
 def test_ctrl_c_in_the_middle_of_training_stores_no_half_run(tmp_path):

@@ -1,8 +1,8 @@
 """The command line, one module per group of commands.
 
 Results go to standard output, everything else to standard error. Exit status: 0 a result, 1 a certificate or an inequality
-that does not hold, 2 bad input, 3 a certificate that holds with a probability, 4 one that is not proved, 130 interrupted. What is
-slow to import is imported where it is used.
+that does not hold, 2 bad input, 3 a certificate that holds with a probability, 4 one that is not proved, 130 interrupted (143 by
+SIGTERM, 129 by SIGHUP). What is slow to import is imported where it is used.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -25,6 +26,10 @@ def reproduce(options: argparse.Namespace) -> int:
     """Reproduce what is asked for, one after the other; status 1 if a claim fails."""
     from widemargin import papers
 
+    if options.parent is not None:
+        from widemargin.sweep.engines import end_with
+
+        end_with(options.parent)
     if options.ids == ["list"]:
         return _list(options)
     check_device(options.device)
@@ -83,7 +88,18 @@ def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
     """Each in a process of its own, --jobs at a time, the longest first; results in the order of the list."""
     from widemargin.papers import Verdict
 
-    words = ["--scale", options.scale, "--device", options.device, "--out", options.out, "--seed", str(options.seed)]
+    words = [
+        "--parent",
+        str(os.getpid()),
+        "--scale",
+        options.scale,
+        "--device",
+        options.device,
+        "--out",
+        options.out,
+        "--seed",
+        str(options.seed),
+    ]
     words += [] if options.threads is None else ["--threads", str(options.threads)]
     running: set[subprocess.Popen[str]] = set()
     ended = threading.Event()
@@ -175,3 +191,5 @@ def add(command: Command) -> None:
     seeded(parser)
     threaded(parser)
     parser.add_argument("--json", action="store_true", help="print a list of objects")
+    # Of a process that --jobs has begun: whoever began it may be killed, and nobody else waits for it.
+    parser.add_argument("--parent", type=integer(1, 2**31), help=argparse.SUPPRESS)

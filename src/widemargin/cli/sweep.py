@@ -157,7 +157,7 @@ def _then(rows: Iterator[Any], close: Callable[[], None]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _ended(limit: float, sentence: str) -> Iterator[None]:
-    """End the process if it is here `GRACE` after the limit, or after Ctrl-C.
+    """End the process if it is here `GRACE` after the limit, or after Ctrl-C and what ends as it does.
 
     Within one of its functions SQLite looks at no clock and Python sees no Ctrl-C, and that can take hours: instr of two long
     texts. Another thread can still act, and nothing is lost, since a query only reads.
@@ -169,6 +169,7 @@ def _ended(limit: float, sentence: str) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    ends = [getattr(signal, name, signal.SIGINT) for name in ("SIGTERM", "SIGHUP")]
     ours, other = socket.socketpair()
     other.setblocking(False)
     before = signal.set_wakeup_fd(other.fileno(), warn_on_full_buffer=False)  # told at once of every signal
@@ -181,8 +182,8 @@ def _ended(limit: float, sentence: str) -> Iterator[None]:
                 told = ours.recv(1)
                 if told == b"":  # closed
                     return
-                if told[0] == signal.SIGINT:
-                    end, status, text = min(end, time.monotonic() + GRACE), INTERRUPTED, "interrupted"
+                if told[0] in (signal.SIGINT, *ends):
+                    end, status, text = min(end, time.monotonic() + GRACE), 128 + told[0], "interrupted"
         say(text)
         os._exit(status)
 

@@ -187,12 +187,17 @@ def _drive(
         except InputError as error:  # go on in memory, and try again at the next checkpoint
             trouble = (f"{error}; the run on disk ends at an earlier step, what is returned here is complete",)
 
+    whole = True  # whether `rows` has all that the loop has recorded
     try:
         if loop.step == 0 and not rows:
+            whole = False
             rows += loop.look()
+            whole = True
             save()
         while (loop.status == "running").any() and not stop.is_set():
+            whole = False
             rows += loop.advance()
+            whole = True
             now = clocks.perf_counter()
             loop.seconds = before + now - began
             if now - saved >= pause:
@@ -201,14 +206,15 @@ def _drive(
             if progress is not None and now - told >= BLINK:
                 told = now
                 progress(loop.seconds, loop.share(), loop.latest)
-    except KeyboardInterrupt:  # from a callback, or a second Ctrl-C: the loop is at the end of its last whole step
+    except KeyboardInterrupt:  # from a callback, or a second Ctrl-C, which may come in the middle of a step
         stop.set()
     finally:
         loop.seconds = before + clocks.perf_counter() - began
     extra = loop.close() if not (loop.status == "running").any() else []
     if loop.step_saved != loop.step or written != len(rows) or extra:
         rows += extra
-        save()
+        if whole:  # else a record is missing: the run goes on from its last checkpoint
+            save()
     if progress is not None and not stop.is_set():
         progress(loop.seconds, loop.share(), loop.latest)
     return rows, trouble
@@ -581,9 +587,10 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C asks for an end after the current step; a second one does not wait."""
+    """Ctrl-C asks for an end after the current step; a second one does not wait. Jobs that ignore it go on doing so."""
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield stop
         return
 

@@ -72,8 +72,8 @@ from .model import (
 )
 from .own_norm import Geometry, OwnNorm, own_geometry
 from .record import STEP, Record, from_rows, from_tally
-from .store import Store
-from .turns import Turn, close_aside, close_at_exit, in_turn
+from .store import Store, row
+from .turns import Turn, close_aside, close_at_exit, held_again, in_turn
 
 LOSSES = {"ce": losses.LOGISTIC, "bce": losses.LOGISTIC, "exp": losses.EXP}
 LEVELS = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
@@ -162,9 +162,8 @@ class MarginMonitor:
         self.everything, self.every, self.ignore_index, self.levels = everything, every, ignore_index, tuple(levels)
         self.named = dict(unwrap(model).named_parameters())
         self.homogeneous: Homogeneous | None = None
-        self._owners: list[
-            tuple[dict[str, Any], str]
-        ] = []  # where the homogeneous parameters are found, and their names there
+        # Where the homogeneous parameters are found, and their names there.
+        self._owners: list[tuple[dict[str, Any], str]] = []
         self._optimizer, self._norm = optimizer, norm
         self._own: OwnNorm | None = None
         if optimizer is not None or norm is not None:  # what is wrong with them is said at once
@@ -307,9 +306,8 @@ class MarginMonitor:
             raise InputError(f"{name}: there is no batch to measure; the loader is empty (a generator may be used up)")
         norms = self._norms()
         if over is not None:
-            more |= {
-                LAYERS: over_layers(self.model, self.homogeneous, margins.numbers[tally.LEAST].item())
-            } | over.numbers()
+            more[LAYERS] = over_layers(self.model, self.homogeneous, margins.numbers[tally.LEAST].item())
+            more |= over.numbers()
         if self._own is not None:
             share = torch.full((1, 7), math.nan, dtype=torch.float64)
             share[:, SPANS["own"]] = torch.tensor(self._own.exactly(self._subset(), self.world), dtype=torch.float64)
@@ -341,26 +339,29 @@ class MarginMonitor:
         self._flushed = time.perf_counter()
         if not held:
             return
-        # On the CPU, where they are read; ranks exchange them from their devices.
-        world = self.world
-        device = device_of(self.model) if world > 1 else torch.device("cpu")
-        rows = reduced(held, self.loss, self.ignore_index, device, world)  # (S, COLUMNS + 2)
-        objectives = read_numbers([math.nan if kept.objective is None else kept.objective for kept in held])
-        joined = "max" if self._own is None else self._own.geometry.joined
-        late = late_numbers(*late_table(held, rows, self._own, world), joined, self._everyones if world > 1 else None)
-        if world > 1:
-            rows, objectives = self._merged(rows, objectives)
-        wall = time.perf_counter() - self._began
-        every = STEP | {"name": "step", "degree": self._degree, "growth": self._growth, "wall": wall}
-        table = rows.numpy(force=True)
-        known = []
-        for kept, square, objective, more in zip(held, table[:, -1].tolist(), objectives, late):
-            if kept.objective is not None:
-                more = {"objective": objective} | more
-            known.append(every | {"step": kept.step, "norm": math.sqrt(square), "extra": more})
-        answers = from_rows(table, self.loss, [f"step {kept.step}" for kept in held], known)
-        records = [answer for answer in answers if isinstance(answer, Record)]
-        self._add(records)  # good steps are kept, also those after a bad one, and whatever becomes of warnings
+        with held_again(self, held):
+            # On the CPU, where they are read; ranks exchange them from their devices.
+            world = self.world
+            device = device_of(self.model) if world > 1 else torch.device("cpu")
+            rows = reduced(held, self.loss, self.ignore_index, device, world)  # (S, COLUMNS + 2)
+            objectives = read_numbers([math.nan if kept.objective is None else kept.objective for kept in held])
+            joined = "max" if self._own is None else self._own.geometry.joined
+            gather = self._everyones if world > 1 else None
+            late = late_numbers(*late_table(held, rows, self._own, world), joined, gather)
+            if world > 1:
+                rows, objectives = self._merged(rows, objectives)
+            wall = time.perf_counter() - self._began
+            every = STEP | {"name": "step", "degree": self._degree, "growth": self._growth, "wall": wall}
+            table = rows.numpy(force=True)
+            known = []
+            for kept, square, objective, more in zip(held, table[:, -1].tolist(), objectives, late):
+                if kept.objective is not None:
+                    more = {"objective": objective} | more
+                known.append(every | {"step": kept.step, "norm": math.sqrt(square), "extra": more})
+            answers = from_rows(table, self.loss, [f"step {kept.step}" for kept in held], known)
+            records = [answer for answer in answers if isinstance(answer, Record)]
+            flat = [row(record) for record in records] if self._store is not None else []
+        self._add(records, flat)  # good steps are kept, also those after a bad one, and whatever becomes of warnings
         for record in records if self._late is not None else ():
             self._late.see(record.step, record.extra.get("lost", 0.0))  # type: ignore[union-attr]
         if world == 1 and not self._disagreed:
@@ -675,14 +676,14 @@ class MarginMonitor:
 
     # ------------------------------------------------------------ keeping
 
-    def _add(self, records: Sequence[Record]) -> None:
+    def _add(self, records: Sequence[Record], rows: list[dict[str, Any]] | None = None) -> None:
         self._records.extend(records)
         if len(self._records) > KEPT:
             del self._records[:-KEPT]
         if self.rank:
             return
         if self._store is not None:
-            self._store.append(records)
+            self._store.append(records, rows)
         for record in records:
             for logger in self._loggers:
                 logger(named(record, self.everything), record.step)

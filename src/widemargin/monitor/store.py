@@ -20,6 +20,7 @@ import platform
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,12 +78,15 @@ CLASSES = listed(
     most=10**5,
 )
 
+_OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
+
 # A process forked in the middle of a writing could inherit pyarrow's locks as they are then: forks wait for its end.
 _WRITING = threading.RLock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_WRITING.acquire, after_in_parent=_WRITING.release, after_in_child=_WRITING.release
     )  # fmt: skip
+    os.register_at_fork(after_in_child=lambda: _let_go())
 
 
 class Store:
@@ -121,7 +125,9 @@ class Store:
             raise
         self.configured = True
         self.fresh: list[dict[str, Any]] = []  # not in any file yet
-        self.guard = threading.Lock()  # of `fresh` and `writer`
+        self.guard = (
+            threading.RLock()
+        )  # of `fresh` and `writer`; a handler of a signal that closes may come while it is held
         # One thread for all writings: arrow keeps memory for each thread, and one a second would add up in a day.
         self.writer: threading.Thread | None = None
         self.due, self.ending = threading.Event(), threading.Event()
@@ -129,6 +135,7 @@ class Store:
         self.seconds = 0.0  # spent writing
         self.problem, self.warned = "", False
         self.closed = False
+        _OPEN.add(self)
         atexit.register(self.close)
 
     def configure(self, config: Mapping[str, Any]) -> None:
@@ -138,10 +145,11 @@ class Store:
             self.config, self.configured = _as_json(config), False
         self._soon()
 
-    def append(self, records: Sequence[Record]) -> None:
+    def append(self, records: Sequence[Record], rows: list[dict[str, Any]] | None = None) -> None:
+        """Have records written; `rows` are theirs where they are known already."""
         if os.getpid() != self.pid:  # a copy of the training process: the records are not its own
             return
-        rows = [row(record) for record in records]
+        rows = [row(record) for record in records] if rows is None else rows
         with self.guard:
             self.fresh += rows
         self._soon()
@@ -162,6 +170,9 @@ class Store:
                 self.problem = ""
             except Exception as error:  # of the disk, of memory, of records.parquet that another program has changed:
                 self.problem = " ".join(str(error).split()) or type(error).__name__  # whatever it is, it is tried again
+            finally:
+                if self.closed:
+                    self._unlock()
             self.before = time.monotonic()
             self.seconds += time.thread_time() - began
 
@@ -178,16 +189,27 @@ class Store:
     def _write_files(self, everything: bool, began: float) -> None:
         if not self._is_there():
             raise ValueError(f"{self.folder} was replaced by another folder")
+        if self.added and identity(self.folder / LOCK) and not (self.folder / NEWEST).exists():
+            self.added = 0  # somebody has removed what was there; what comes is not to be lost with it
+        new = len(self.tail) > 0 or (everything and self.added > 0)
+        if self.closed and (new or not self.configured):
+            self._take_up()
         if not self.configured:
             write_atomically(self.folder / CONFIG, self.config)
             self.configured = True
-        if not len(self.tail) and not (everything and self.added):
+        if not new:
             return
         try:
             self._write_rows(everything, began)
         except OSError:
             self._add_what_fits()
             raise
+
+    def _take_up(self) -> None:
+        """Have the folder once more after it was let go; another monitor may be at work there, or have gone on in it."""
+        self.lock = _locked(self.folder)
+        if len(load(self.folder)) != self.written + self.added + self.kept:
+            raise ValueError(f"another monitor has gone on in {self.folder} since this one was closed")
 
     def _write_rows(self, everything: bool, began: float) -> None:
         soon = time.monotonic() < self.next and self.added + len(self.tail) <= self.written
@@ -253,9 +275,10 @@ class Store:
             return
         self.due.set()
         with self.guard:
-            if self.writer is None:
+            if self.writer is None or not self.writer.is_alive():
                 self.writer = threading.Thread(target=self._keep_writing, name="widemargin records", daemon=True)
-                with contextlib.suppress(RuntimeError):  # the interpreter is ending: close() writes
+                # Where there is no room for a thread there may be with the next records; at the end close() writes.
+                with contextlib.suppress(RuntimeError):
                     self.writer.start()
 
     def _keep_writing(self) -> None:
@@ -272,6 +295,7 @@ class Store:
         self.ending.set()
         self.due.set()
         self.write(everything=True)
+        kept = ""
         if self.problem:
             kept = f"all records are kept, the last {self.added + self.kept} of them in {NEWEST}: {self.problem}"
             if not self.folder.is_dir() or not self._is_there():
@@ -279,10 +303,11 @@ class Store:
                 kept = f"{self.folder} is gone, and {every} records with it"
             elif lost := len(self.tail) - self.kept + len(self.fresh):
                 kept = f"the last {lost} records are lost: {self.problem}"
-            warnings.warn(kept, stacklevel=3)
         self.closed = True
         self._unlock()
         atexit.unregister(self.close)
+        if kept:  # last: where warnings are errors, the folder is let go all the same
+            warnings.warn(kept, stacklevel=3)
 
     def _is_there(self) -> bool:
         """Whether no other monitor has the folder: in the place of one that was removed there may be another's."""
@@ -519,6 +544,14 @@ def age(folder: str | os.PathLike[str]) -> float | None:
         with contextlib.suppress(OSError):
             times.append((Path(folder) / name).stat().st_mtime)
     return max(0.0, time.time() - max(times)) if times else None
+
+
+def _let_go() -> None:
+    """In a copy of the process: the lock is the process's that trains, and a copy that outlives it must not keep it."""
+    for store in list(_OPEN):
+        if store.lock is not None:
+            store.lock.close()  # which does not unlock: the other process has it open
+            store.lock = None
 
 
 def _as_json(config: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from widemargin.types import InputError
@@ -31,20 +31,16 @@ class Turn:
         self._lock: Any = threading.RLock()
         self._pid = os.getpid()
 
-    def _ours(self) -> Any:
+    def lock(self) -> Any:
+        """To be entered itself: Ctrl-C between a method of ours that has taken it and the block that lets it go would leave it
+        taken for ever."""
         if self._pid != os.getpid():  # forked, perhaps while a thread had it that is not here
             self._lock, self._pid = threading.RLock(), os.getpid()
         return self._lock
 
-    def __enter__(self) -> None:
-        self._ours().acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
     def comes(self) -> bool:
         """Whether it is free soon: a thread that never ends would keep the process from its end."""
-        free = self._ours().acquire(timeout=PATIENCE)
+        free = self.lock().acquire(timeout=PATIENCE)
         if free:
             self._lock.release()
         return free
@@ -58,10 +54,21 @@ def in_turn(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P
 
     @functools.wraps(method)
     def alone(self: Any, *args: P.args, **keys: P.kwargs) -> R:
-        with self._turn:
+        with self._turn.lock():
             return method(self, *args, **keys)
 
     return alone
+
+
+@contextlib.contextmanager
+def held_again(monitor: Any, held: list[Any]) -> Iterator[None]:
+    """Where Ctrl-C comes while records are made of steps, the steps are held back as they were: the next flush makes them."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            monitor._held = held
+        raise
 
 
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -84,9 +91,17 @@ def close_aside(monitor: Any) -> None:
 
 
 def _close_all() -> None:
-    for monitor in list(_OPEN):
-        if monitor.world == 1 and monitor._turn.comes():
-            _close(monitor)
+    with contextlib.ExitStack() as ends:  # one that fails takes no other along
+        for monitor in list(_OPEN):
+            # In a copy of the process its steps are not this one's: loggers would have them twice.
+            ours = getattr(monitor, "_made", None) == (os.getpid(), id(monitor))
+            if ours and monitor.world == 1:
+                ends.callback(_close_in_turn, monitor)
+
+
+def _close_in_turn(monitor: Any) -> None:
+    if monitor._turn.comes():
+        _close(monitor)
 
 
 def _close(monitor: Any) -> None:

@@ -29,7 +29,7 @@ LOOK = 0.2  # seconds between two looks at the progress
 SHOWN = 20  # kinds of failures that `Progress` tells in words
 COUNTED = 200_000  # runs that a dry run looks at one by one, at most,
 COUNTING = 0.15  # and for so many seconds;
-GLANCE = 1.0  # seconds that it waits for another process that has the store, at most for each of two looks;
+GLANCE = 1.0  # seconds that it waits for another process that has the store, at most for each of two looks (and so after Ctrl-C);
 ANSWER = 0.3  # the answer is there after so many, whatever a batch takes (torch needs the rest of two to be imported)
 
 
@@ -207,9 +207,13 @@ class _Driver:
                 self.tell()
         except KeyboardInterrupt:
             self.state.interrupted = True
-            for future, batch in list(self.pending.items()):  # what has come back is kept
-                if future.done() and not future.cancelled() and future.exception() is None:
-                    self.keep(batch, *future.result())
+            self.results.wait = min(self.results.wait, GLANCE)
+            try:
+                for future, batch in list(self.pending.items()):  # what has come back is kept
+                    if future.done() and not future.cancelled() and future.exception() is None:
+                        self.keep(batch, *future.result())
+            except InputError as error:  # another process has the store, say
+                self.state.errors.append(str(error))
         self.tell()
 
     def tell(self, at_once: bool = True) -> None:

@@ -53,9 +53,10 @@ class Local:
         from joblib.externals.loky import ProcessPoolExecutor
 
         try:
-            if self._pool is None:
-                self._pool = ProcessPoolExecutor(self.workers, env=THREADS, initializer=_start, initargs=(os.getpid(),))
             with _ctrl_c_blocked():  # workers may start here, and import for a second before `_start` is called in them
+                if self._pool is None:
+                    own = {"env": THREADS, "initializer": _start, "initargs": (os.getpid(),)}
+                    self._pool = ProcessPoolExecutor(self.workers, **own)
                 return self._pool.submit(function, *args)
         except (OSError, UnboundLocalError) as error:  # the latter is loky's, on its way out of the former
             cause = error if isinstance(error, OSError) else error.__context__
@@ -84,6 +85,12 @@ def _start(parent: int) -> None:
     """In a worker: Ctrl-C is the driver's, and a worker whose driver has died ends too, in the middle of a run if need be."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    end_with(parent)
+
+
+def end_with(parent: int) -> None:
+    """Have this process end within half a second of its parent's end, whatever it is at."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -271,12 +278,13 @@ class Dask:
 
 @contextlib.contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """Processes and threads that start here never see Ctrl-C, which is the driver's."""
+    """Processes and threads that start here never see Ctrl-C, nor that the terminal was closed, which are the driver's."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     resource_tracker.ensure_running()  # with the first process Python starts this one, and lets Ctrl-C in again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 LONGEST = 1 << 24  # bytes of one value: SQLite would make one of a billion, and looks at no clock meanwhile
 HEAP = 1 << 29  # bytes of all that SQLite holds in a process that asks for this bound
 TURN = 1_000  # steps of SQLite, some microseconds, after which Python may see to a Ctrl-C
+BLINK = 200  # milliseconds of waiting for another writer, after which Python may do so
 TOO_SLOW = "the query took longer than {:g} seconds; ask for less, or give it more time with --time-limit"
 TOO_LARGE = f"the query takes more than {HEAP >> 20} MB of memory; ask for fewer columns, or for less of them"
 
@@ -21,6 +22,23 @@ def bounded(db: sqlite3.Connection) -> sqlite3.Connection:
     """The same connection, which now refuses values longer than LONGEST, whether they are stored or computed."""
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     return db
+
+
+def begin_alone(db: sqlite3.Connection, wait: float) -> None:
+    """Begin to write, within `wait` seconds. SQLite itself waits for another writer without a look at Ctrl-C."""
+    began = time.monotonic()
+    before = db.execute("pragma busy_timeout").fetchone()[0]
+    db.execute(f"pragma busy_timeout = {BLINK}")
+    try:
+        while True:
+            try:
+                db.execute("begin immediate")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() - began > wait:
+                    raise
+    finally:
+        db.execute(f"pragma busy_timeout = {before}")
 
 
 def bound_memory() -> None:

@@ -33,7 +33,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import InputError, show
 
 from .plan import OWN, Run, Sweep, encodable, read_plan
-from .sql import LONGEST, TOO_SLOW, TURN, Clock, add_functions, bounded, only_reading
+from .sql import LONGEST, TOO_SLOW, TURN, Clock, add_functions, begin_alone, bounded, only_reading
 
 FORMAT = "widemargin-sweep-1"
 FILE = "results.sqlite"
@@ -71,7 +71,7 @@ class Store:
     def __init__(self, folder: str | os.PathLike[str], *, wait: float = WAIT):
         if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < 1e9:
             raise InputError(f"wait must be a number of seconds, not {show(wait)}")
-        self.folder, self._wait = _folder(folder), wait
+        self.folder, self.wait = _folder(folder), wait
         path = self.folder / FILE
         # Before anything is written to a file that may be another's.
         self.version = _meta(folder, wait) if check_store(folder, wait) else widemargin.__version__
@@ -137,7 +137,7 @@ class Store:
                 self.db.execute("pragma journal_mode = wal")
                 return
             except sqlite3.OperationalError as error:
-                if "locked" not in str(error) or time.monotonic() - began > self._wait:
+                if "locked" not in str(error) or time.monotonic() - began > self.wait:
                     raise
                 time.sleep(0.02)
 
@@ -151,8 +151,8 @@ class Store:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        self.db.execute("begin immediate")
         try:
+            begin_alone(self.db, self.wait)  # in here: Ctrl-C may come when it has begun
             yield
             if identity(self.folder / FILE) != self._place:  # SQLite would go on in a file that has no name any more
                 raise InputError(GONE.format(self.folder))
