@@ -155,10 +155,10 @@ def sides(side, **other):
 
 
 def test_a_short_file_does_not_ask_for_a_large_matrix():
-    """D is 20,000 for a few points: matrices of 4 10^8 entries, where the points' span is not used: they are dependent."""
+    """D is 20,000 for a few points: matrices of 4 10^8 entries, where the points' span is not used: they are nearly dependent."""
     D = 20000
     X = np.zeros((3, D))
-    X[0, 0], X[1, 1], X[2, :2] = 1, 1, 1
+    X[0, 0], X[1, 1], X[2, :3] = 1, 1, (1, 1, 2.0**-200)
     leaf = {"a": [0, 0, 0], "b": [0, 0, 0], "lam": 10}
     quadratic = {"shift": 0, "points": [0, 1, 2], "tree": [-1], "leaves": [leaf]}
     empty = {"shift": 0, "points": [], "tree": [-1], "leaves": [[]]}
