@@ -172,7 +172,7 @@ def test_processes_give_the_same_verdicts(tmp_path):
 def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatch):
     """Also where it came to this process alone."""
     script, begun = tmp_path / "python", tmp_path / "begun"
-    script.write_text(f'#!/bin/sh\necho $$ >> {begun}\necho "$*" >> {begun}.words\nexec sleep 60\n')
+    script.write_text(f"#!/bin/sh\necho $$ >> {begun}\necho $WIDEMARGIN_PARENT >> {begun}.by\nexec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
 
@@ -194,8 +194,7 @@ def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatc
     for number in numbers:
         with pytest.raises(ProcessLookupError):
             os.kill(int(number), 0)
-    begun_by = [line.split("--parent ")[1].split()[0] for line in Path(f"{begun}.words").read_text().splitlines()]
-    assert begun_by == [str(os.getpid())] * 2
+    assert Path(f"{begun}.by").read_text().split() == [str(os.getpid())] * 2
 
 
 @pytest.mark.slow
@@ -203,5 +202,6 @@ def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatc
 def test_a_process_whose_parent_is_gone_ends(tmp_path):
     """Else what --jobs has begun would go on for hours after a kill."""
     words = [sys.executable, "-m", "widemargin", "reproduce", "cb-2d", "--scale", "paper", "--out", str(tmp_path)]
-    assert subprocess.run([*words, "--parent", str(os.getppid())], stderr=subprocess.DEVNULL).returncode == 1
+    gone = os.environ | {"WIDEMARGIN_PARENT": str(os.getppid())}
+    assert subprocess.run(words, env=gone, stderr=subprocess.DEVNULL).returncode == 1
     assert not (tmp_path / "cb-2d" / "verdict.json").exists()

@@ -20,16 +20,19 @@ from .options import INTERRUPTED, Command, integer, legal, placed, seeded, threa
 from .screen import print_lines, print_table, say
 
 Done = tuple[Any, list[Any], float]  # reproduction, verdicts, seconds
+# In the environment of a process that --jobs has begun, who did: that one may be killed, and nobody else waits for it.
+PARENT = "WIDEMARGIN_PARENT"
 
 
 def reproduce(options: argparse.Namespace) -> int:
     """Reproduce what is asked for, one after the other; status 1 if a claim fails."""
     from widemargin import papers
 
-    if options.parent is not None:
+    begun_by = os.environ.pop(PARENT, "")
+    if begun_by.isdecimal():
         from widemargin.sweep.engines import end_with
 
-        end_with(options.parent)
+        end_with(int(begun_by))
     if options.ids == ["list"]:
         return _list(options)
     check_device(options.device)
@@ -88,18 +91,7 @@ def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
     """Each in a process of its own, --jobs at a time, the longest first; results in the order of the list."""
     from widemargin.papers import Verdict
 
-    words = [
-        "--parent",
-        str(os.getpid()),
-        "--scale",
-        options.scale,
-        "--device",
-        options.device,
-        "--out",
-        options.out,
-        "--seed",
-        str(options.seed),
-    ]
+    words = ["--scale", options.scale, "--device", options.device, "--out", options.out, "--seed", str(options.seed)]
     words += [] if options.threads is None else ["--threads", str(options.threads)]
     running: set[subprocess.Popen[str]] = set()
     ended = threading.Event()
@@ -107,7 +99,8 @@ def _parallel(chosen: list[Any], options: argparse.Namespace) -> Iterator[Done]:
     def work(reproduction: Any) -> Done:
         started = time.perf_counter()
         command = [sys.executable, "-m", "widemargin", "reproduce", reproduction.id, *words, "--json"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        mine = os.environ | {PARENT: str(os.getpid())}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=mine) as run:
             running.add(run)
             printed, told = run.communicate()
             running.remove(run)
@@ -191,5 +184,3 @@ def add(command: Command) -> None:
     seeded(parser)
     threaded(parser)
     parser.add_argument("--json", action="store_true", help="print a list of objects")
-    # Of a process that --jobs has begun: whoever began it may be killed, and nobody else waits for it.
-    parser.add_argument("--parent", type=integer(1, 2**31), help=argparse.SUPPRESS)
