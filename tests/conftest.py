@@ -27,10 +27,13 @@ sweep.GRACE = (
     300.0  # no query, on however busy a machine, ends the process that tests are in; those that they start have the own
 )
 
-# A job in the background (`make test &`) is started with Ctrl-C ignored, and so would be all that tests start.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+# A job in the background (`make test &`) is started with Ctrl-C ignored, one of nohup or of a service with SIGHUP, and so would
+# be all that tests start: they would wait for ever.
+USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+for number, usual in USUAL.items():
+    if signal.getsignal(number) is signal.SIG_IGN:
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(number, usual)
 
 
 @pytest.fixture(scope="module")
