@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import pickle
 import warnings
@@ -88,6 +89,17 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # as above
         said = " ".join(str(error).split())[:120] or type(error).__name__
         raise InputError(f"{path} cannot be read as safetensors ({said}); save it again") from None
+
+
+def is_run(options: argparse.Namespace) -> bool:
+    """Whether --model is a run; an InputError where an option has no place beside it."""
+    run = options.model is not None and legal(options.model) and Path(options.model).is_dir()
+    if options.trial is not None and not run:
+        raise InputError("--trial is for runs of widemargin train; leave it out")
+    if run and options.data is None and (options.label is not None or options.standardize):
+        option = "--standardize" if options.standardize else "--label"
+        raise InputError(f"{options.model} is a run and has its own points and labels; leave {option} out")
+    return run
 
 
 def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
