@@ -528,7 +528,7 @@ def _check_alike(data: Dataset, test: Dataset) -> None:
                 "columns, in the same order"
             )
     numbers = {label: k for k, label in enumerate(data.classes)}
-    words = any(isinstance(label, str) for label in (*data.classes, *test.classes))
+    words = all(isinstance(label, str) for label in (*data.classes, *test.classes))
     moved = any(numbers.get(label, k) != k for k, label in enumerate(test.classes))
     if data.classes != test.classes and (words or moved):
         raise InputError(
