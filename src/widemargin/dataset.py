@@ -368,7 +368,8 @@ def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
 
 def _moved(X: Any, y: Any) -> bool:
     """Whether these are tables of pandas with the same rows, but in another order."""
-    rows, others = (getattr(values, "index", None) for values in (X, y))
+    rows: Any = getattr(X, "index", None)
+    others: Any = getattr(y, "index", None)
     if not (hasattr(rows, "equals") and hasattr(others, "equals")) or rows.equals(others):
         return False
     try:

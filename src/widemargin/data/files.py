@@ -180,19 +180,20 @@ def partner(path: str) -> Path:
 
 def _regular_file(path: str | os.PathLike[str]) -> Path:
     """`path`, if a file can be read there."""
+    text = as_path(path)
     try:
-        status = os.stat(path)
+        status = os.stat(text)
         mode, size = status.st_mode, status.st_size
     except OSError as error:
-        raise InputError(f"{show(os.fspath(path), 200)}: {error.strerror}; check the path") from None
+        raise InputError(f"{show(text, 200)}: {error.strerror}; check the path") from None
     except ValueError:
-        raise InputError(f"{show(os.fspath(path), 200)}: this is no legal path; check it") from None
+        raise InputError(f"{show(text, 200)}: this is no legal path; check it") from None
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise InputError(f"{show(os.fspath(path), 200)}: this is {what}; give the path of a data file")
+        raise InputError(f"{show(text, 200)}: this is {what}; give the path of a data file")
     if size > MOST:
-        raise InputError(f"{show(os.fspath(path), 200)}: the file has {size} bytes; at most {MOST} are read")
-    return Path(path)
+        raise InputError(f"{show(text, 200)}: the file has {size} bytes; at most {MOST} are read")
+    return Path(text)
 
 
 def _numbers(array: np.ndarray, name: str, what: str) -> np.ndarray:
