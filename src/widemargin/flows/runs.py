@@ -2,7 +2,7 @@
 
     config.json            what was asked for; written first, never changed
     data.npz               the points (one set, or one per trial), and the test points
-    records/00000.npz ...  rows of records, in order; a part is written once
+    records/00000.npz ...  rows of records, in order; a part is written once, and says of which run it is
     checkpoint-0, -1       parameters, state of the rule and of the loop; the two take turns
     certificate.json.gz    the F1 certificate of the data, if it was asked for
 
