@@ -360,7 +360,7 @@ def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
             raise InputError(
                 f"{name}: y is the column {show(label)} of X, so that X holds the labels; give X without it, or its name as y"
             )
-    unnamed = next((one for one in columns or () if str(one).startswith("Unnamed: ")), None)
+    unnamed = next((key for key in columns or () if str(key).startswith("Unnamed: ")), None)
     if unnamed is not None:  # as pandas calls a column without a name in a file
         raise InputError(f"{name}: the column {show(unnamed)} has no name of its own; give it one, or drop a row index")
     return X, y, tuple(map(str, columns or ())), "" if label is None else str(label)
