@@ -207,8 +207,10 @@ def gap(options: argparse.Namespace) -> int:
             else "there is no DATA; give the file or the spec that the network was trained on"
         )
     if run:
-        model, data = trained(options.model, options.trial or 0)
+        model, data, loss = trained(options.model, options.trial or 0)
+        options.loss = options.loss or loss
     else:
+        options.loss = options.loss or "logistic"
         model, data = state_dict(options.model), prepared(_read(options.data, options.label, options.loss), options)
     from widemargin import optima
 
@@ -332,7 +334,7 @@ def add(command: Command) -> None:
         help="the state dict of Sequential(Linear, ReLU, Linear), or a checkpoint with it, .pt or .safetensors; or a run",
     )
     parser.add_argument("data", metavar="DATA", nargs="?", help="what it was trained on; runs have their own")
-    parser.add_argument("--loss", choices=LOSSES, default="logistic", help="it was trained with [logistic]")
+    parser.add_argument("--loss", choices=LOSSES, help="it was trained with [logistic; of a run its own]")
     parser.add_argument(
         "--weight-decay", metavar="WD", type=_decay, required=True, help="it was trained with, as torch.optim has it"
     )

@@ -130,7 +130,7 @@ def _of_model(options: argparse.Namespace, run: bool) -> int:
         )
     _check_apply(options, [ROWS["f1"]])
     if run:
-        model, data = trained(options.model, options.trial or 0)
+        model, data, _ = trained(options.model, options.trial or 0)
     elif options.data is None:
         raise InputError("there is no DATA; give the file or the spec that the network was trained on")
     else:

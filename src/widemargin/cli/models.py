@@ -102,8 +102,8 @@ def is_run(options: argparse.Namespace) -> bool:
     return run
 
 
-def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
-    """The last weights of a trial of a run, and its data."""
+def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset, str]:
+    """The last weights of a trial of a run, its data and its loss."""
     from widemargin import flows
     from widemargin.flows import runs
     from widemargin.margins.models import of_run
@@ -114,4 +114,5 @@ def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     model = {"V.weight": net.W, "a": net.a} | ({} if net.b is None else {"V.bias": net.b})
-    return model, sets[trial if len(sets) > 1 else 0]
+    loss = {"ce": "logistic"}.get(done.config["loss"], done.config["loss"])  # the same for one output
+    return model, sets[trial if len(sets) > 1 else 0], loss
