@@ -117,6 +117,8 @@ def test_other_marks_and_decimal_commas(tmp_path, mark, called):
     assert_array_equal(back.X, [[12.5, -32.5, 1], [7, 0.5, 1]])
     assert back.columns == ("Temp, [C]", "Humidity (%)", "n") and back.classes == ("no", "yes")
     assert back.notes[0] == f"columns separated by {called}, and a comma is a decimal point"
+    with pytest.raises(ValueError, match="one column y or label, with commas between columns"):  # where only numpy is
+        verify.read_data(str(tmp_path / "a.csv"), "f1")
     plain = data.load_file(write(tmp_path / "b.csv", "a,b,n,y\n12.5,-32.5,1,yes\n7,0.5,1,no\n"))
     assert back.sha256() == plain.sha256()
 
