@@ -41,6 +41,8 @@ GIVEN = {
     "bfloat16": (torch.tensor(X).bfloat16(), torch.tensor(SIGNS > 0)),
     "a table and a column": (TABLE, pd.Series(WORDS, name="answer")),
     "a table and a table": (TABLE, pd.DataFrame({"answer": ONES})),
+    "tables of other rows": (TABLE, pd.Series(ONES, index=range(5, 10))),
+    "rows of several kinds": (TABLE.set_axis([0, "a", 1, "b", 2]), pd.Series(ONES, index=["a", 0, "b", 1, 2])),
     "the name of a column": (TABLE.assign(answer=WORDS), "answer"),
     "a table with a column y": (TABLE.assign(y=ONES),),
     "categories": (TABLE, pd.Series(pd.Categorical(WORDS))),
@@ -187,6 +189,11 @@ WRONG = {
     "two columns of labels": ((TABLE.assign(y=ONES, label=ONES),), "the table has a column y and a column label"),
     "labels that stayed in X": ((TABLE.assign(w=ONES), pd.Series(ONES, name="w")), "so that X holds the labels"),
     "a name twice": ((pd.DataFrame(np.c_[X, ONES], columns=["u", "y", "y"]), "y"), "2 columns are named 'y'"),
+    "a row index of a file": ((TABLE.assign(**{"Unnamed: 0": range(5)}), SIGNS), "'Unnamed: 0' has no name of its own"),
+    "rows in another order": (
+        (TABLE, pd.Series(ONES)[::-1]),
+        "the same index in different orders; give y.loc[X.index]",
+    ),
     "what scikit-learn loads": ((load_iris(),), "not Bunch; give its .data and .target"),
     "a huge sparse tensor": (
         (torch.sparse_coo_tensor(torch.zeros(2, 0).long(), [], (10**6, 10**6), check_invariants=True), SIGNS),

@@ -284,6 +284,10 @@ def test_gap_of_a_run(tmp_path):
     assert_allclose(found["objective"], objective, rtol=1e-12)
     assert found["certificate"]["lower"] < objective and found["certificate"]["bias"]
     assert "trials 0 to 1" in refused("gap", tmp_path / "run", "--weight-decay", 0.02, "--trial", 2)
+    for loss, called in (("exp", "exp"), ("squared", "squared"), ("ce", "logistic")):  # its own, not the usual one
+        assert run("train", SPEC, *argv[:2], "--steps", 5, "--loss", loss, "--out", tmp_path / loss)[0] == 0
+        status, _, err = run("gap", tmp_path / loss, "--weight-decay", 0.02)
+        assert status == 0 and f" {called} loss" in err
     assert "leave DATA out" in refused("gap", tmp_path / "run", SPEC, "--weight-decay", 0.02)
     assert run("train", SPEC, *argv[:4], "--net", "srelu", "--algorithm", "gd", "--out", tmp_path / "other")[0] == 0
     assert "the network of this run is not" in refused("gap", tmp_path / "other", "--weight-decay", 0.02)

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -299,6 +300,15 @@ def test_content_hash_sees_shapes_and_values():
     assert content_hash(A.reshape(2, 3)) == content_hash(np.asfortranarray(A.reshape(2, 3)))
     assert content_hash(A) != content_hash(A + 1e-15 * (A == 1))
     assert content_hash(A, A) != content_hash(A)
+
+
+def test_columns_in_another_order_are_not_taken_for_others():
+    table = pd.DataFrame([[1.0, 2.0], [-1.0, 0.5]], columns=["a", "b"])
+    cert = linear(table, [1, -1])
+    assert_array_equal(cert.function(table), cert.function(table.to_numpy()))
+    assert_array_equal(cert.function(table.to_numpy()), cert.function(table.set_axis([0, 1], axis=1)))
+    with pytest.raises(InputError, match="X has the columns 'b', 'a', and this certificate 'a', 'b'"):
+        cert.function(table[["b", "a"]])
 
 
 def test_points_of_another_type_are_a_sentence():

@@ -347,6 +347,11 @@ def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
         X, y = (X.drop(columns=[y]) if hasattr(X, "iloc") else X.drop([y])), X[y]
         columns = _columns(X)
     else:
+        if _moved(X, y):
+            raise InputError(
+                f"{name}: X and y have the same index in different orders; give y.loc[X.index], or y.to_numpy() where the "
+                "index says nothing"
+            )
         of_y = _columns(y)
         label = getattr(y, "name", None) if of_y is None else of_y[0] if len(of_y) == 1 else None
         if isinstance(y, np.ndarray) or not isinstance(label, str | int | tuple):
@@ -355,7 +360,22 @@ def _table(X: Any, y: Any, name: str) -> tuple[Any, Any, tuple[str, ...], str]:
             raise InputError(
                 f"{name}: y is the column {show(label)} of X, so that X holds the labels; give X without it, or its name as y"
             )
+    unnamed = next((key for key in columns or () if str(key).startswith("Unnamed: ")), None)
+    if unnamed is not None:  # as pandas calls a column without a name in a file
+        raise InputError(f"{name}: the column {show(unnamed)} has no name of its own; give it one, or drop a row index")
     return X, y, tuple(map(str, columns or ())), "" if label is None else str(label)
+
+
+def _moved(X: Any, y: Any) -> bool:
+    """Whether these are tables of pandas with the same rows, but in another order."""
+    rows: Any = getattr(X, "index", None)
+    others: Any = getattr(y, "index", None)
+    if not (hasattr(rows, "equals") and hasattr(others, "equals")) or rows.equals(others):
+        return False
+    try:
+        return bool(rows.sort_values().equals(others.sort_values()))
+    except TypeError:  # of several kinds, which have no order
+        return False
 
 
 def _same(column: Any, y: Any) -> bool:

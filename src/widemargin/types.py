@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from widemargin import kernels, kinds, notebooks, references, saved
 from widemargin import verify as exact
 from widemargin.dataset import Dataset as Dataset
-from widemargin.dataset import as_dataset
+from widemargin.dataset import as_dataset, kept, listed
 from widemargin.disk import write_atomically as write_atomically
 from widemargin.errors import InputError as InputError  # every room takes them from here
 from widemargin.errors import NotRecorded, as_path, brief
@@ -259,11 +259,19 @@ class Certificate:
     def function(self, X: ArrayLike, data: Dataset | None = None) -> np.ndarray:
         """Values f(x) (n,) at raw points X (n, d) of the function whose margin is `lower`; (n, K) of several outputs.
 
+        A certificate about standardised points takes such points: `data_called["standardized"]` has `mean` and `scale`.
+
         Its size in the certificate's convention is 1, so that min_i y_i f(x_i) is `lower` up to rounding. A certificate of a
         smallest norm gives its interpolant as it is, one of a least objective its network with the output bias. Kinds with
         weights on the data (f2, ntk with transport l2, l2-regression, f2-optimum), and bn, whose normalisation is that of the
         data, need `data`. An InputError where the certificate holds no function.
         """
+        names = [kept(name) for name in getattr(X, "columns", ()) if isinstance(name, str)]
+        known = list(self.data_called.get("columns", ()))
+        if names != known and len(names) == len(known):
+            raise InputError(
+                f"X has the columns {listed(names)}, and this certificate {listed(known)}; give those, in that order"
+            )
         X = as_numbers(f"X, an array (n, {self.d}),", X)
         if X.ndim != 2 or X.shape[1] != self.d:
             raise InputError(f"points must have shape (n, {self.d}) for this certificate, not {X.shape}")

@@ -67,6 +67,14 @@ def test_npy_pairs(tmp_path):
         assert_array_equal(back.y, Y)
 
 
+def test_a_pair_is_of_npy_files(tmp_path):
+    """An archive before the comma was read, and the labels behind it were not."""
+    np.savez(tmp_path / "a.npz", X=X, y=Y)
+    np.save(tmp_path / "a_y.npy", -Y)
+    with pytest.raises(InputError, match=r"give two \.npy paths"):
+        data.load(f"{tmp_path}/a.npz,{tmp_path}/a_y.npy")
+
+
 @pytest.mark.parametrize(
     "labels, classes, note",
     [
@@ -109,6 +117,8 @@ def test_other_marks_and_decimal_commas(tmp_path, mark, called):
     assert_array_equal(back.X, [[12.5, -32.5, 1], [7, 0.5, 1]])
     assert back.columns == ("Temp, [C]", "Humidity (%)", "n") and back.classes == ("no", "yes")
     assert back.notes[0] == f"columns separated by {called}, and a comma is a decimal point"
+    with pytest.raises(ValueError, match="one column y or label, with commas between columns"):  # where only numpy is
+        verify.read_data(str(tmp_path / "a.csv"), "f1")
     plain = data.load_file(write(tmp_path / "b.csv", "a,b,n,y\n12.5,-32.5,1,yes\n7,0.5,1,no\n"))
     assert back.sha256() == plain.sha256()
 
@@ -133,10 +143,13 @@ def test_accepted_oddities(tmp_path):
         ("1,2,3\n4,5,6\n", ["header"]),
         ("a;b;y\n1;2;3\n", ["one class", "3"]),
         ("a;b;y\n1;2,5,1;3\n", ["'b'", "text", "2,5,1"]),
+        ("a;b;y\n1.234;2;1\n12,5;1;0\n", ["a comma, '12,5'", "a point, '1.234'", "thousands with none"]),
+        ("a\tb\ty\n1,234\t2\t1\n5\t1.5\t0\n", ["a comma, '1,234'", "a point, '1.5'"]),
         ("a,b,c,y\n1,red,2020-01-01,0\n2,blue,2020-01-02,1\n", ["2 columns hold text ('b', 'c')", "label="]),
         ("a,b,y\n1,NA,0\n1,2,1\n", ["'b'", "row 0", "line 2", "is empty, 'NA'", "remove the row"]),
         ("a,b,y\n1,NA,0\n?,2,1\n,3,0\n4,5,1\n", ["'a' at row 1", "is empty, '?'", "3 of 4 lack a number"]),
         (",a,y\n0,1,0\n", ["column 0", "name"]),
+        ("Unnamed: 0,a,y\n0,1,0\n1,2,1\n", ["column 0", "remove a row index"]),
         ("a,a,y\n1,2,0\n", ["two columns", "'a'"]),
         ("a,b,c\n1,2,0\n", ["label", "a, b, c"]),
         ('"two\nlines",b\n1,2\n', ["two lines, b"]),

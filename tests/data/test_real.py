@@ -108,6 +108,8 @@ def test_bad_image_files(small_file, tmp_path):
         data.mnist(path, classes=(3, 5), n=9)
     with pytest.raises(InputError, match="No such file"):
         data.mnist(tmp_path / "absent.npz")
+    with pytest.raises(InputError, match="1: the path must be text"):  # an open file of the process, to Python
+        data.mnist(1)
     short = arrays | {"train_labels": arrays["train_labels"][:5]}
     for name, bad in {
         "short": short,

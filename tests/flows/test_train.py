@@ -1,6 +1,7 @@
 """The loop: where it records, when trials end, and that a run survives its process."""
 
 import errno
+import io
 import json
 import os
 import signal
@@ -340,6 +341,39 @@ def test_another_configuration_is_refused(stopped, tmp_path):
     (stopped / "checkpoint-0").write_bytes((other / "checkpoint-0").read_bytes())
     with pytest.raises(InputError, match="belongs to a run of another configuration"):
         run_it(stopped, resume=True)
+
+
+def test_records_of_another_run_are_refused(stopped, tmp_path):
+    """They have the same names and shapes: those of a run with another learning rate were shown as this run's."""
+    other = tmp_path / "other"
+    train(PARITY, NET, GD(lr=0.1), stop=40, trials=2, record=SCALARS, keep=other)
+    part = stopped / "records" / "00000.npz"
+    mine = part.read_bytes()
+    part.write_bytes((other / "records" / "00000.npz").read_bytes())
+    with pytest.raises(InputError, match=r"records/00000\.npz belongs to a run of another configuration"):
+        flows.load(stopped)
+    with np.load(io.BytesIO(mine)) as arrays:  # as older versions wrote them
+        np.savez(part, **arrays)
+    assert_array_equal(flows.load(stopped).records["risk"][0] > 0, True)
+
+
+def test_a_test_set_of_other_columns_or_labels_is_refused():
+    """Columns in another order, and labels of which the second is now the first, gave test errors without a word."""
+    X, y = [[1.0, 0.0], [0.0, 1.0]], ["cat", "dog"]
+
+    def trained(test):
+        data = Dataset(X, y, "mine", columns=("a", "b"))
+        return train(data, TwoLayer(2, 3), GD(), stop=2, record=Record(["test_error"], test=test))
+
+    assert "test_error" in trained(Dataset(X, y, columns=("a", "b"))).records
+    assert "test_error" in trained(Dataset(X, y)).records
+    with pytest.raises(InputError, match="the test set has the column 'b' where mine has 'a'"):
+        trained(Dataset(X, y, columns=("b", "a")))
+    with pytest.raises(InputError, match="the test set has the labels 'dog', 'fox', and mine has 'cat', 'dog'"):
+        trained(Dataset(X, ["dog", "fox"]))
+    with pytest.raises(InputError, match="the test set has the labels 1, 2, and mine has 0, 1"):
+        train(Dataset(X, [0, 1], "mine"), TwoLayer(2, 3), GD(), stop=2, record=Record(test=Dataset(X, [1, 2])))
+    train(Dataset(X, [0, 1], "mine"), TwoLayer(2, 3), GD(), stop=2, record=Record(test=Dataset(X, [-1, 1])))
 
 
 def test_a_run_is_not_overwritten(stopped, tmp_path):

@@ -294,6 +294,18 @@ def test_the_command(tmp_path, monkeypatch, capsys, one_thread):
         (["margin", "data.csv", "--model", "none.pt"], "there is no such file"),
         (["margin", "data.csv", "--model", "net.pt", "--kind", "f2"], "--model compares with ReLU networks"),
         (["margin", "--model", "run", "--trial", "7"], "so there is no trial 7"),
+        (["margin", "data.csv", "--model", "net.pt", "--trial", "0"], "--trial is for runs"),
+        (["margin", "data.csv", "--trial", "0"], "--trial is for runs"),
+        (
+            ["margin", "data.csv", "--model", "net.pt", "--norm", "l1"],
+            "leave --kind, --activation, --norm and --bias out",
+        ),
+        (
+            ["margin", "--model", "run", "--label", "z"],
+            "run is a run and has its own points and labels; leave --label out",
+        ),
+        (["margin", "--model", "run", "--standardize"], "leave --standardize out"),
+        (["gap", "run", "--weight-decay", "1", "--standardize"], "leave --standardize out"),
     ):
         assert cli.main(argv) == 2
         assert words in capsys.readouterr().err

@@ -151,6 +151,11 @@ def test_a_plan_reads_itself_again():
     assert [run.key for run in again.runs("1")] == [run.key for run in plan.runs("1")] and again == plan
 
 
+def test_the_mark_that_windows_writes_first_is_left_out(tmp_path):
+    (tmp_path / "a.toml").write_text('\ufefffunction = "train"\nrepeats = 3\n', encoding="utf-8")
+    assert len(Sweep.load(tmp_path / "a.toml")) == 3
+
+
 def test_a_million_runs_are_not_in_memory_at_once():
     plan = Sweep("mine:f", grid={"a": list(range(100)), "b": list(range(100))}, repeats=100, pack=50)
     assert len(plan) == 10**6

@@ -18,7 +18,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
 from .margin import advised, save_certificate, save_each, save_paths
-from .models import state_dict, trained
+from .models import is_run, state_dict, trained
 from .options import (
     INTERRUPTED,
     Command,
@@ -26,7 +26,6 @@ from .options import (
     check_kept,
     check_writable,
     integer,
-    legal,
     number,
     placed,
     precise,
@@ -200,18 +199,18 @@ def gap(options: argparse.Namespace) -> int:
     """Compare a saved network, or one that `widemargin train` left, with the best of any width."""
     paths = save_paths(options.save, ["gap"], options.model, options.data)
     check_device(options.device)
-    run = legal(options.model) and Path(options.model).is_dir()
+    run = is_run(options)
     if run == (options.data is not None):
         raise InputError(
             f"{options.model} is a folder, and a run has its data in it; leave DATA out"
             if run
             else "there is no DATA; give the file or the spec that the network was trained on"
         )
-    if options.trial is not None and not run:
-        raise InputError("--trial is for runs of widemargin train; leave it out")
     if run:
-        model, data = trained(options.model, options.trial or 0)
+        model, data, loss = trained(options.model, options.trial or 0)
+        options.loss = options.loss or loss
     else:
+        options.loss = options.loss or "logistic"
         model, data = state_dict(options.model), prepared(_read(options.data, options.label, options.loss), options)
     from widemargin import optima
 
@@ -335,7 +334,7 @@ def add(command: Command) -> None:
         help="the state dict of Sequential(Linear, ReLU, Linear), or a checkpoint with it, .pt or .safetensors; or a run",
     )
     parser.add_argument("data", metavar="DATA", nargs="?", help="what it was trained on; runs have their own")
-    parser.add_argument("--loss", choices=LOSSES, default="logistic", help="it was trained with [logistic]")
+    parser.add_argument("--loss", choices=LOSSES, help="it was trained with [logistic; of a run its own]")
     parser.add_argument(
         "--weight-decay", metavar="WD", type=_decay, required=True, help="it was trained with, as torch.optim has it"
     )

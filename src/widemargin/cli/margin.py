@@ -21,7 +21,7 @@ from widemargin.kinds import KINDS as ROWS
 from widemargin.kinds import MATRIX_NORMS, OFFERED, SEVERAL, VECTOR_NORMS, Kind
 from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device, neurons
 
-from .models import state_dict, trained
+from .models import is_run, state_dict, trained
 from .options import (
     INTERRUPTED,
     Command,
@@ -30,7 +30,6 @@ from .options import (
     check_kept,
     check_writable,
     integer,
-    legal,
     number,
     placed,
     precise,
@@ -65,8 +64,9 @@ CHECKED = ("f1", "f2", "linear", "frozen", "rf", "f1-multiclass", "linear-multic
 
 def margin(options: argparse.Namespace) -> int:
     """Compute, print and save margins."""
+    run = is_run(options)
     if options.model is not None:
-        return _of_model(options)
+        return _of_model(options, run)
     kinds, source = _kinds(options)
     paths = save_paths(options.save, kinds, source)
     data = prepared(_load(source, options.label, options.multiclass), options)
@@ -121,17 +121,16 @@ def _tell(
             save_each((cert, paths[kind], f"of {kind}") for kind, cert in zip(kinds, certs))
 
 
-def _of_model(options: argparse.Namespace) -> int:
+def _of_model(options: argparse.Namespace, run: bool) -> int:
     """The margin of a network of one's own, as a share of the largest."""
     paths = save_paths(options.save, ["f1"], options.model, options.data)
-    if options.kind not in (None, [["f1"]]) or options.activation not in (None, "relu") or options.bias:
+    if options.kind not in (None, [["f1"]]) or options.activation not in (None, "relu") or options.bias or options.norm:
         raise InputError(
-            "--model compares with ReLU networks of its own form (f1); leave --kind, --activation and --bias out"
+            "--model compares with ReLU networks of its own form (f1); leave --kind, --activation, --norm and --bias out"
         )
     _check_apply(options, [ROWS["f1"]])
-    run = legal(options.model) and Path(options.model).is_dir()
     if run:
-        model, data = trained(options.model, options.trial)
+        model, data, _ = trained(options.model, options.trial or 0)
     elif options.data is None:
         raise InputError("there is no DATA; give the file or the spec that the network was trained on")
     else:
@@ -410,9 +409,7 @@ def add(command: Command) -> None:
         help="how good the margin of this network is, as a share of the largest: the state dict of Sequential(Linear, ReLU, "
         "Linear), .pt or .safetensors, or a run of widemargin train, which has its own data",
     )
-    parser.add_argument(
-        "--trial", metavar="B", type=integer(0, 10**6), default=0, help="with --model RUN: which network [0]"
-    )
+    parser.add_argument("--trial", metavar="B", type=integer(0, 10**6), help="with --model RUN: which network [0]")
     parser.add_argument(
         "--bias",
         action=argparse.BooleanOptionalAction,

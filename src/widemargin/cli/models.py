@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import pickle
 import warnings
@@ -90,8 +91,19 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
         raise InputError(f"{path} cannot be read as safetensors ({said}); save it again") from None
 
 
-def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
-    """The last weights of a trial of a run, and its data."""
+def is_run(options: argparse.Namespace) -> bool:
+    """Whether --model is a run; an InputError where an option has no place beside it."""
+    run = options.model is not None and legal(options.model) and Path(options.model).is_dir()
+    if options.trial is not None and not run:
+        raise InputError("--trial is for runs of widemargin train; leave it out")
+    if run and options.data is None and (options.label is not None or options.standardize):
+        option = "--standardize" if options.standardize else "--label"
+        raise InputError(f"{options.model} is a run and has its own points and labels; leave {option} out")
+    return run
+
+
+def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset, str]:
+    """The last weights of a trial of a run, its data and its loss."""
     from widemargin import flows
     from widemargin.flows import runs
     from widemargin.margins.models import of_run
@@ -102,4 +114,5 @@ def trained(name: str, trial: int) -> tuple[Mapping[str, Any], Dataset]:
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     model = {"V.weight": net.W, "a": net.a} | ({} if net.b is None else {"V.bias": net.b})
-    return model, sets[trial if len(sets) > 1 else 0]
+    loss = {"ce": "logistic"}.get(done.config["loss"], done.config["loss"])  # the same for one output
+    return model, sets[trial if len(sets) > 1 else 0], loss

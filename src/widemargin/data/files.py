@@ -63,9 +63,10 @@ def load_file(
     text = as_path(path)
     if os.path.isdir(text):
         raise InputError(f"{show(text, 200)}: this is a folder; give the path of a data file")
-    parts = text.split(",") if text.lower().endswith(".npy") and not os.path.isfile(text) else [text]
-    if len(parts) > 2:
-        raise InputError(f"{show(text, 200)}: give two .npy paths, X.npy,y.npy, not {len(parts)}")
+    pair = text.lower().endswith(".npy") and not os.path.isfile(text)
+    parts = text.split(",") if pair else [text]
+    if len(parts) > 2 or not (len(parts) == 1 or parts[0].lower().endswith(".npy")):
+        raise InputError(f"{show(text, 200)}: give two .npy paths with a comma between them, as in X.npy,y.npy")
     suffix = Path(parts[0]).suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(
@@ -179,19 +180,20 @@ def partner(path: str) -> Path:
 
 def _regular_file(path: str | os.PathLike[str]) -> Path:
     """`path`, if a file can be read there."""
+    text = as_path(path)
     try:
-        status = os.stat(path)
+        status = os.stat(text)
         mode, size = status.st_mode, status.st_size
     except OSError as error:
-        raise InputError(f"{show(os.fspath(path), 200)}: {error.strerror}; check the path") from None
+        raise InputError(f"{show(text, 200)}: {error.strerror}; check the path") from None
     except ValueError:
-        raise InputError(f"{show(os.fspath(path), 200)}: this is no legal path; check it") from None
+        raise InputError(f"{show(text, 200)}: this is no legal path; check it") from None
     if not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise InputError(f"{show(os.fspath(path), 200)}: this is {what}; give the path of a data file")
+        raise InputError(f"{show(text, 200)}: this is {what}; give the path of a data file")
     if size > MOST:
-        raise InputError(f"{show(os.fspath(path), 200)}: the file has {size} bytes; at most {MOST} are read")
-    return Path(path)
+        raise InputError(f"{show(text, 200)}: the file has {size} bytes; at most {MOST} are read")
+    return Path(text)
 
 
 def _numbers(array: np.ndarray, name: str, what: str) -> np.ndarray:
@@ -292,6 +294,7 @@ def _from_csv(path: str, name: str, label: str | None, targets: bool, multiclass
     notes: tuple[str, ...] = ()
     if mark != ",":
         notes = (f"columns separated by {MARKS[mark]}, and a comma is a decimal point",)
+        _check_marks(columns, name)
         columns = {key: [_decimal(cell) for cell in cells] for key, cells in columns.items()}
     features = {key: cells for key, cells in columns.items() if key != target}
     _check_cells(features, lines, name)
@@ -311,6 +314,17 @@ def _decimal(cell: str) -> str:
     """12,5 as 12.5; anything else as it is."""
     pointed = cell.replace(",", ".", 1)
     return pointed if "." not in cell and _number(pointed) is not None else cell
+
+
+def _check_marks(columns: dict[str, list[str]], name: str) -> None:
+    """An InputError where both commas and points stand in numbers: one of the two separates thousands."""
+    numbers = [cell for cells in columns.values() for cell in cells if _number(_decimal(cell)) is not None]
+    comma, point = (next((cell for cell in numbers if mark in cell), "") for mark in ",.")
+    if comma and point:
+        raise InputError(
+            f"{name}: some numbers have a comma, {show(comma)}, and others a point, {show(point)}; write all of them with the "
+            "same decimal mark, and thousands with none"
+        )
 
 
 def _check_cells(columns: dict[str, list[str]], lines: list[int], name: str) -> None:
@@ -343,7 +357,7 @@ def _header(row: list[str], name: str) -> list[str]:
         raise InputError(f"{name}: the first line has numbers only; put a header with column names first")
     seen: set[str] = set()
     for j, key in enumerate(header):
-        if not key:
+        if not key or key.startswith("Unnamed: "):  # as pandas calls a column without a name
             if header == ["sep=", ""]:  # of a spreadsheet that says what separates columns
                 raise InputError(f"{name}: the first line only says what separates columns; remove it")
             raise InputError(f"{name}: column {j} has no name in the header; name it, or remove a row index")

@@ -2,7 +2,7 @@
 
     config.json            what was asked for; written first, never changed
     data.npz               the points (one set, or one per trial), and the test points
-    records/00000.npz ...  rows of records, in order; a part is written once
+    records/00000.npz ...  rows of records, in order; a part is written once, and says of which run it is
     checkpoint-0, -1       parameters, state of the rule and of the loop; the two take turns
     certificate.json.gz    the F1 certificate of the data, if it was asked for
 
@@ -18,6 +18,7 @@ import io
 import json
 import os
 import warnings
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -61,6 +62,7 @@ FORMAT = "widemargin-run-1"
 MAGIC = b"widemargin checkpoint 1\n"
 CERTIFICATE = "certificate.json.gz"
 LOCK = ".lock"
+FOREIGN = "belongs to a run of another configuration; it was put here from elsewhere"
 FORMERLY = {  # what classes of rules were called when a folder was written
     "CB": "SmoothMarginAscent",
     "Prop6": "NeuronNormAscent",
@@ -257,7 +259,7 @@ class Run:
             parts = self.parts
             if rows:
                 stacked = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-                write_atomically(self.folder / "records" / f"{parts:05d}.npz", _npz(stacked))
+                write_atomically(self.folder / "records" / f"{parts:05d}.npz", _npz(stacked, self.config))
                 parts += 1
             body = io.BytesIO()
             torch.save({**point, "config": config_digest(self.config), "parts": parts, "turn": self.turn}, body)
@@ -268,7 +270,7 @@ class Run:
 
     def rows(self) -> list[Row]:
         """The rows written so far."""
-        return _rows(self.folder, self.parts, trials_of(self.config))
+        return _rows(self.folder, self.parts, self.config)
 
 
 def check_free(folder: Path) -> None:
@@ -397,7 +399,7 @@ def load(folder: str | os.PathLike[str]) -> Trajectory:
     point, notes = _newest(path, config)
     if point is None:
         raise InputError(f"{path} has no checkpoint yet; resume the run, or wait for its first one")
-    return trajectory(_rows(path, point["parts"], trials_of(config)), point, current(config), tuple(notes))
+    return trajectory(_rows(path, point["parts"], config), point, current(config), tuple(notes))
 
 
 def trajectory(
@@ -499,7 +501,7 @@ def _newest(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, Any] | N
             damaged[name] = str(error)
             continue
         if point["config"] != config_digest(config):
-            raise InputError(f"{path} belongs to a run of another configuration; it was put here from elsewhere")
+            raise InputError(f"{path} {FOREIGN}")
         lost = any(point["cursor"]) and not (point["parts"] or point["pending"])
         if lost or len(_parts(folder)) < point["parts"]:
             damaged[name] = "its records are missing"
@@ -643,11 +645,12 @@ def _parts(folder: Path) -> list[Path]:
     return sorted((folder / "records").glob("*.npz"))
 
 
-def _rows(folder: Path, parts: int, trials: int) -> list[Row]:
-    """The rows of the first parts, all with the same records, of the same shapes."""
+def _rows(folder: Path, parts: int, config: Mapping[str, Any]) -> list[Row]:
+    """The rows of the first parts, all of this run, with the same records, of the same shapes."""
     rows: list[Row] = []
+    trials = trials_of(config)
     for path in _parts(folder)[:parts]:
-        arrays = _read_npz(path)
+        arrays = _read_npz(path, config)
         with _whole(path, "the parameters at the end are still there; start the run again to have its records"):
             need("t" in arrays and arrays["t"].ndim == 1, "t", "is missing, or no list")
             for name, values in arrays.items():
@@ -663,10 +666,15 @@ def _rows(folder: Path, parts: int, trials: int) -> list[Row]:
     return rows
 
 
-def _read_npz(path: Path) -> Row:
+def _read_npz(path: Path, config: Mapping[str, Any] | None = None) -> Row:
+    """The arrays of a file; with `config`, of one that the run of this configuration wrote."""
     try:
         content = io.BytesIO(read_file(path, MOST))
         check_archive(content, str(path))
+        with zipfile.ZipFile(content) as archive:
+            whose = archive.comment.decode()
+        if config is not None and whose not in ("", config_digest(config)):  # older parts do not say it
+            raise InputError(f"{path} {FOREIGN}")
         check_sums(content)
         with np.load(content, allow_pickle=False) as file:
             return {name: np.asarray(file[name]) for name in file.files}
@@ -677,7 +685,11 @@ def _read_npz(path: Path) -> Row:
         raise InputError(f"{path} is damaged ({said}); remove the folder and start the run again") from None
 
 
-def _npz(arrays: Mapping[str, np.ndarray]) -> bytes:
+def _npz(arrays: Mapping[str, np.ndarray], config: Mapping[str, Any] | None = None) -> bytes:
+    """An archive of arrays; where a run has parts that look alike, `config` says of which one they are."""
     content = io.BytesIO()
     np.savez(content, **arrays)  # type: ignore[arg-type]
+    if config is not None:
+        with zipfile.ZipFile(content, "a") as archive:
+            archive.comment = config_digest(config).encode()
     return content.getvalue()

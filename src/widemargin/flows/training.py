@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from widemargin import notebooks
-from widemargin.dataset import takes_data
+from widemargin.dataset import listed, takes_data
 from widemargin.spaces import as_truth
 from widemargin.types import Dataset, InputError, Trajectory, check_device, content_hash, show
 
@@ -90,6 +90,8 @@ def train(
     problem = pose(net, sets[0] if len(sets) == 1 else sets, loss, bias=bias, device=device, dtype=dtype)
     check_room(problem, rule, count, *check_net(problem, numbers, seed))
     test = None if record.test is None else record.test.labelled(as_outputs({"loss": loss, "net": net}))
+    if test is not None:
+        _check_alike(sets[0], test)
     held_out = None if test is None else pose(net, test, loss, bias=bias, device=device, dtype=dtype)
     plan = schedule(stop, record, rule, problem.X.is_cuda)
     setting = observing.Setting(problem, held_out is not None, count, len(plan.marks), rule.grows)
@@ -515,6 +517,24 @@ def _array(value: Tensor) -> np.ndarray:
 
 
 # ---------------------------------------------------------------- the door
+
+
+def _check_alike(data: Dataset, test: Dataset) -> None:
+    """An InputError where columns or labels of the test set mean another thing than those of the points."""
+    for here, there in zip(data.columns, test.columns):
+        if here != there:
+            raise InputError(
+                f"{test.name}: the test set has the column {show(there)} where {data.name} has {show(here)}; give both the same "
+                "columns, in the same order"
+            )
+    numbers = {label: k for k, label in enumerate(data.classes)}
+    words = all(isinstance(label, str) for label in (*data.classes, *test.classes))
+    moved = any(numbers.get(label, k) != k for k, label in enumerate(test.classes))
+    if data.classes != test.classes and (words or moved):
+        raise InputError(
+            f"{test.name}: the test set has the labels {listed(test.classes)}, and {data.name} has {listed(data.classes)}; "
+            "give both the same ones"
+        )
 
 
 def _check(sets: list[Dataset], net: Any, rule: Any, trials: Any, seed: Any, device: str, dtype: str) -> None:

@@ -181,7 +181,7 @@ class Sweep:
     def load(path: str | Path, *, trust: bool = False) -> Sweep:
         """Read a TOML file. Only with `trust` may it name a function that is none of widemargin, or one that writes."""
         try:
-            text = read_file(path, LARGEST_FILE).decode("utf-8")
+            text = read_file(path, LARGEST_FILE).decode("utf-8-sig")
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
         except ValueError as error:

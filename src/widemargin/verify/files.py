@@ -190,7 +190,7 @@ def _csv(path: str, targets: bool, label: str) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError("two columns have one name, or one has none")
     at = [j for j, name in enumerate(header) if name in ((label,) if label in header else LABELS)]
     if len(at) != 1:
-        raise ValueError("there must be one column y or label")
+        raise ValueError("there must be one column y or label, with commas between columns")
     if any(len(row) != len(header) for row in rows):
         raise ValueError("a line has not as many fields as the header")
     cells = [row.pop(at[0]) for row in rows]
