@@ -197,6 +197,46 @@ def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatc
     assert Path(f"{begun}.by").read_text().split() == [str(os.getpid())] * 2
 
 
+TWICE = """
+import sys
+from widemargin import __main__ as door
+sys.argv, sys.executable = ["widemargin", *sys.argv[2:]], sys.argv[1]
+sys.exit(door.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals of Unix")
+def test_a_second_signal_does_not_end_the_first_ones_work(tmp_path):
+    """It came before the processes had been ended, and they were waited for."""
+    script, begun = tmp_path / "python", tmp_path / "begun"
+    script.write_text(f"#!/bin/sh\necho $$ >> {begun}\nexec sleep 1000\n")
+    script.chmod(0o755)
+    words = [sys.executable, "-c", TWICE, script, "reproduce", "cb", "--jobs", "2", "--out", tmp_path / "out"]
+    process = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (begun.exists() and begun.read_text().count("\n") == 2) and process.poll() is None:
+        time.sleep(0.01)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    try:
+        _, said = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        gone = [_ended(int(number)) for number in begun.read_text().split()]
+    assert process.returncode == 143 and said == "interrupted; the same command goes on from here\n"
+    assert gone == [True, True]
+
+
+def _ended(number):
+    """Whether there is no such process; there is none afterwards."""
+    try:
+        os.kill(number, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs to know its parent")
 def test_a_process_whose_parent_is_gone_ends(tmp_path):

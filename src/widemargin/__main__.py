@@ -11,6 +11,7 @@ import gc
 import os
 import signal
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,14 +19,17 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 LEAST = 1 << 30  # bytes of addresses that libraries need: with less some of them end the process, in words of their own
+GRACE = 3.0  # seconds that a command has to end what it has begun, during which other signals change nothing
 
 
 class _CtrlC:
     """What Ctrl-C does. `came` says that it did: code in between may have made another exception of it, or swallowed it."""
 
-    importing, came, status = True, False, INTERRUPTED
+    importing, came, status, deaf = True, False, INTERRUPTED, 0.0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() < self.deaf:
+            return
         self.came = True
         if number != signal.SIGINT:
             self.status = 128 + number
@@ -33,6 +37,7 @@ class _CtrlC:
             _say("interrupted")
             os._exit(self.status)
         if number == signal.SIGINT:
+            self.deaf = time.monotonic() + GRACE
             raise KeyboardInterrupt
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             signal.signal(signal.SIGINT, self)
