@@ -21,7 +21,7 @@ from widemargin.flows import losses
 from widemargin.types import InputError
 
 from . import ranks, tally
-from .first_look import disagreement, doubts
+from .first_look import Look, disagreement, doubts
 from .held import (
     SPANS,
     Batch,
@@ -192,9 +192,9 @@ class MarginMonitor:
         if self._store is not None and resume:  # steps and seconds go on where the records end
             self._count, seconds = self._store.last
             self._began -= seconds
-        self._seen: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._look = Look()  # at the first training batch, which the parameters are scaled on
         self._hook: Any = None
-        if self.homogeneous is None:  # the first training batch is what the parameters are scaled on
+        if self.homogeneous is None:
             self._hook = model.register_forward_pre_hook(self._look, with_kwargs=True)
         self._made = close_at_exit(self)  # for loops that end without close()
 
@@ -250,7 +250,7 @@ class MarginMonitor:
         else:
             parts.append(self._margins(logits, targets))
         if not self._looked:
-            self._look_at(logits, targets, self._seen)
+            self._look_at(logits, targets, self._look.seen)
         if self.homogeneous is None:
             self._find_from_training(logits)
         if accumulate:
@@ -432,11 +432,8 @@ class MarginMonitor:
             return Norms(*norms(subset, self.world)[:2], *own)
         return Norms(lengths(subset, 2), (), *own)
 
-    def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._seen = (args, kwargs)
-
     def _unhook(self) -> None:
-        self._seen = None
+        self._look.seen = None
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -444,12 +441,12 @@ class MarginMonitor:
     def _find_from_training(self, logits: Tensor) -> None:
         """Scale the parameters on the inputs that the model has just had."""
         other_ways = "call measure(loader) first, or give homogeneous=find_homogeneous(model, batch)"
-        if self._seen is None:
+        if self._look.seen is None:
             raise InputError(
                 "the monitor has not seen a forward pass of its model yet, so it cannot find the homogeneous parameters; "
                 f"make it before the forward pass, of the model that is called (the compiled one, say), {other_ways}"
             )
-        args, kwargs = self._seen
+        args, kwargs = self._look.seen
         kwargs = {key: value for key, value in kwargs.items() if key not in ("labels", "label")}
 
         def call(model: nn.Module, inputs: Any) -> Tensor:
