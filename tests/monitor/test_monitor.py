@@ -643,6 +643,19 @@ def test_what_a_model_draws_and_counts_while_it_is_looked_at_is_taken_back() -> 
     assert model.count == 1
 
 
+def test_layers_that_are_replaced_while_training() -> None:
+    """The norm of the layer that was there before was recorded, and one that was parametrised ended training in a KeyError."""
+    (x, y), model = data(), small_net()
+    monitor = MarginMonitor(model)
+    monitor.step(logits=model(x), targets=y)
+    model[2] = small_net(seed=1)[2]
+    monitor.step(logits=model(x), targets=y)
+    assert monitor.records[1].norm == pytest.approx(size(model[0].weight, model[2].weight), rel=1e-12)
+    nn.utils.parametrizations.weight_norm(model[0])
+    with pytest.raises(InputError, match="no longer in the model"):
+        monitor.step(logits=model(x), targets=y)
+
+
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_of_a_model_takes_no_monitor_along(tmp_path: Path, how: Callable[[nn.Module], nn.Module]) -> None:
     """Averages of weights are copies, and a monitor that has a folder cannot be copied."""

@@ -18,6 +18,10 @@ from widemargin.spaces import as_truth
 from widemargin.types import InputError
 
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+LEFT = (
+    "parameters whose norm is measured are no longer in the model (a layer was replaced, pruned or parametrised); close this "
+    "monitor and make another"
+)
 LABELS = ("labels", "label", "targets", "target")  # what a mapping calls them
 WIDE = {torch.float32, torch.float64}
 PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
@@ -261,6 +265,13 @@ def names_of(asked: Any, model: nn.Module) -> tuple[str, ...]:
         some = ", ".join(list(known)[-3:])
         raise InputError(f"the model has no parameter {unknown[0]!r}; its last ones are {some}")
     return names
+
+
+def place_of(model: nn.Module, name: str) -> tuple[Mapping[str, Any], str, str]:
+    """Of a parameter: the layers that its own is one of, that layer's name there, and the parameter's."""
+    path, _, last = name.rpartition(".")
+    above, _, layer = path.rpartition(".")
+    return (model.get_submodule(above)._modules, layer, last) if path else ({"": model}, "", last)
 
 
 def batches_of(data: Any) -> Iterable[Any]:

@@ -44,6 +44,7 @@ from .kept import find_or_recall
 from .late import Late
 from .loggers import as_logger, named
 from .model import (
+    LEFT,
     Forward,
     Norms,
     as_it_is,
@@ -63,6 +64,7 @@ from .model import (
     logits_of,
     names_of,
     norms,
+    place_of,
     reshard,
     same_draws,
     shares_examples,
@@ -162,8 +164,8 @@ class MarginMonitor:
         self.everything, self.every, self.ignore_index, self.levels = everything, every, ignore_index, tuple(levels)
         self.named = dict(unwrap(model).named_parameters())
         self.homogeneous: Homogeneous | None = None
-        # Where the homogeneous parameters are found, and their names there.
-        self._owners: list[tuple[dict[str, Any], str]] = []
+        # Where the homogeneous parameters are found: a layer in the one that it is part of, which may replace it, and a name.
+        self._owners: list[tuple[Mapping[str, Any], str, str]] = []
         self._optimizer, self._norm = optimizer, norm
         self._own: OwnNorm | None = None
         if optimizer is not None or norm is not None:  # what is wrong with them is said at once
@@ -475,10 +477,7 @@ class MarginMonitor:
         self.homogeneous, self._degree = homogeneous, homogeneous.degree if homogeneous.names else None
         self._growth = homogeneous.growth
         inner = unwrap(self.model)
-        paths = [name.rpartition(".")[::2] for name in homogeneous.names]
-        self._owners = [
-            (inner.get_submodule(path)._parameters, last) for path, last in paths
-        ]  # once, not at every step
+        self._owners = [place_of(inner, name) for name in homogeneous.names]  # once, not at every step
         if homogeneous.names and (self._optimizer is not None or self._norm is not None):
             geometry = own_geometry(self._optimizer, self.named, homogeneous.names, self._norm)
             if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
@@ -496,7 +495,10 @@ class MarginMonitor:
         """The homogeneous parameters as they are now; nothing before they are known."""
         if self._sharded and self.homogeneous is not None:
             return [self.named[name] for name in self.homogeneous.names]  # the module may hold whole ones just now
-        return [owner[last] for owner, last in self._owners]
+        try:
+            return [layers[layer]._parameters[name] for layers, layer, name in self._owners]
+        except KeyError:
+            raise InputError(LEFT) from None
 
     @property
     def geometry(self) -> Geometry | None:
