@@ -265,6 +265,17 @@ one.append([record(2)])  # and no close(): the program ends
 """
 
 
+def test_a_program_may_go_to_another_folder(tmp_path, monkeypatch):
+    """All records went where nothing was, and were lost."""
+    monkeypatch.chdir(tmp_path)
+    one = Store("run", {})
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    one.append([record(1)])
+    one.close()
+    assert load(tmp_path / "run")["step"].to_pylist() == [1] and not list((tmp_path / "other").iterdir())
+
+
 def test_a_killed_process_loses_the_last_second_at_most(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-c", RECORD + KILLED, str(run)]

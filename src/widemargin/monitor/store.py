@@ -100,6 +100,7 @@ class Store:
             )
         try:
             make_folders(self.folder)
+            self.folder = self.folder.absolute()  # a program may go to another working folder
             self.lock = _locked(self.folder)
         except InputError:
             raise
