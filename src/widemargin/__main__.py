@@ -8,6 +8,7 @@ closed) do what Ctrl-C does, with the status of their own: what is done is kept,
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ class _CtrlC:
         if number != signal.SIGINT:
             self.status = 128 + number
         if self.importing or _imports(frame):
+            self.deaf = math.inf
             _say("interrupted")
             os._exit(self.status)
         if number == signal.SIGINT:
