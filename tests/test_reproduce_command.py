@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from test_cli import refused, run
-from widemargin import papers
+from widemargin import flows, margins, papers
 from widemargin.papers import Job, Outcome, Verdict
 from widemargin.papers.jobs import OTHER, Reproduction
 from widemargin.papers.verdicts import HOLDS, count, table
-from widemargin.types import InputError
+from widemargin.types import Dataset, InputError
 
 
 def picture():
@@ -195,6 +195,76 @@ def test_ctrl_c_ends_all_processes_and_begins_no_other(toy, tmp_path, monkeypatc
         with pytest.raises(ProcessLookupError):
             os.kill(int(number), 0)
     assert Path(f"{begun}.by").read_text().split() == [str(os.getpid())] * 2
+
+
+def interrupted(*_):
+    signal.raise_signal(signal.SIGINT)
+
+
+def searched(job):
+    data = Dataset([[1.0, 2.0], [2.0, -1.0], [-1.0, 0.5]], [1, -1, 1])
+    return job.keep("f1", {}, lambda: {"f1": margins.f1(data, progress=interrupted).lower})
+
+
+def trained(job):
+    data, record = Dataset([[1.0, 2.0], [2.0, -1.0]], [1, -1]), flows.Record(progress=interrupted)
+    run = job.train("net", data, flows.TwoLayer(2, 3), flows.GD(), stop=10**8, record=record)
+    return {"steps": run.stats["steps"]}
+
+
+@pytest.mark.parametrize("compute", [searched, trained])
+def test_ctrl_c_in_a_search_or_a_training_ends_the_reproduction(tmp_path, compute):
+    """They end with what they have, which was judged, and kept as if it were the whole; the reproduction went on."""
+
+    def function(job):
+        found = compute(job)
+        return Outcome({}, found, {}, [Verdict("all is well", 1.0, "", True)], "Half.")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        papers.run(Reproduction("half", "TOY", "half of a thing", 1, 1, function), tmp_path)
+    assert not list(tmp_path.rglob("f1-*.npz")) and not (tmp_path / "half" / "verdict.json").exists()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+TWICE = """
+import sys
+from widemargin import __main__ as door
+sys.argv, sys.executable = ["widemargin", *sys.argv[2:]], sys.argv[1]
+sys.exit(door.main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs signals of Unix")
+def test_a_second_signal_does_not_end_the_first_ones_work(tmp_path):
+    """It came before the processes had been ended, and they were waited for."""
+    script, begun = tmp_path / "python", tmp_path / "begun"
+    script.write_text(f"#!/bin/sh\necho $$ >> {begun}\nexec sleep 1000\n")
+    script.chmod(0o755)
+    words = [sys.executable, "-c", TWICE, script, "reproduce", "cb", "--jobs", "2", "--out", tmp_path / "out"]
+    process = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (begun.exists() and begun.read_text().count("\n") == 2) and process.poll() is None:
+        time.sleep(0.01)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    try:
+        _, said = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        gone = [_ended(int(number)) for number in begun.read_text().split()]
+    assert process.returncode == 143 and said == "interrupted; the same command goes on from here\n"
+    assert gone == [True, True]
+
+
+def _ended(number):
+    """Whether there is no such process; there is none afterwards."""
+    try:
+        os.kill(number, signal.SIGKILL)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 @pytest.mark.slow

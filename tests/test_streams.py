@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import widemargin
 from test_cli import SMALL, run
+from widemargin import __main__ as door
 from widemargin.sweep import Run, Store
 from widemargin.verify import __main__ as checker
 
@@ -196,6 +198,22 @@ def test_workers_do_not_import_from_the_working_folder(tmp_path):
     done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0 and "1 of 1 run" in done.stderr, done.stderr
     assert not (tmp_path / "ran").exists()
+
+
+def test_two_signals_while_modules_are_imported_are_one_line(monkeypatch):
+    """The second came between the line of the first and the end."""
+    asked, said = door._CtrlC(), []
+
+    def say(line):
+        said.append(line)
+        if len(said) < 5:
+            asked(signal.SIGTERM, None)
+
+    monkeypatch.setattr(door, "_say", say)
+    monkeypatch.setattr(door.os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        asked(signal.SIGINT, None)
+    assert (said, ended.value.code) == (["interrupted"], 130)
 
 
 def test_the_checker_alone_is_interrupted_while_it_is_imported(tmp_path):

@@ -8,9 +8,11 @@ closed) do what Ctrl-C does, with the status of their own: what is done is kept,
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,21 +20,26 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 LEAST = 1 << 30  # bytes of addresses that libraries need: with less some of them end the process, in words of their own
+GRACE = 3.0  # seconds that a command has to end what it has begun, during which other signals change nothing
 
 
 class _CtrlC:
     """What Ctrl-C does. `came` says that it did: code in between may have made another exception of it, or swallowed it."""
 
-    importing, came, status = True, False, INTERRUPTED
+    importing, came, status, deaf = True, False, INTERRUPTED, 0.0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() < self.deaf:
+            return
         self.came = True
         if number != signal.SIGINT:
             self.status = 128 + number
         if self.importing or _imports(frame):
+            self.deaf = math.inf
             _say("interrupted")
             os._exit(self.status)
         if number == signal.SIGINT:
+            self.deaf = time.monotonic() + GRACE
             raise KeyboardInterrupt
         if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
             signal.signal(signal.SIGINT, self)

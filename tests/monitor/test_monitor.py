@@ -4,6 +4,7 @@ import atexit
 import copy
 import gc
 import math
+import pickle
 import random
 import subprocess
 import sys
@@ -616,6 +617,61 @@ def test_training_is_the_same_with_and_without_the_monitor() -> None:
     assert draws == draws_watched
 
 
+class Drawing(nn.Module):
+    """Draws and counts whenever it is called, also in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = small_net()
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        random.random(), np.random.random()  # noqa: NPY002
+        return self.inner(x)
+
+
+def test_what_a_model_draws_and_counts_while_it_is_looked_at_is_taken_back() -> None:
+    (x, y), model = data(), Drawing()
+    monitor = MarginMonitor(model)
+    random.seed(1), np.random.seed(1)  # noqa: NPY002
+    logits = model(x)
+    states = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+    monitor.step(logits=logits, targets=y)  # looks for what is homogeneous
+    monitor.measure((x, y))
+    assert (random.getstate(), np.random.get_state()[2]) == states  # noqa: NPY002
+    assert model.count == 1
+
+
+def test_layers_that_are_replaced_while_training() -> None:
+    """The norm of the layer that was there before was recorded, and one that was parametrised ended training in a KeyError."""
+    (x, y), model = data(), small_net()
+    monitor = MarginMonitor(model)
+    monitor.step(logits=model(x), targets=y)
+    model[2] = small_net(seed=1)[2]
+    monitor.step(logits=model(x), targets=y)
+    assert monitor.records[1].norm == pytest.approx(size(model[0].weight, model[2].weight), rel=1e-12)
+    nn.utils.parametrizations.weight_norm(model[0])
+    with pytest.raises(InputError, match="no longer in the model"):
+        monitor.step(logits=model(x), targets=y)
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_takes_no_monitor_along(tmp_path: Path, how: Callable[[nn.Module], nn.Module]) -> None:
+    """Averages of weights are copies, and a monitor that has a folder cannot be copied."""
+    (x, y), model = data(), small_net()
+    with MarginMonitor(model, out=tmp_path / "run") as monitor:
+        logits = model(x)
+        other = how(model)
+        assert torch.equal(other(x), logits)
+        held = weakref.ref(inputs := x + 1)
+        other(inputs)
+        del inputs
+        gc.collect()
+        assert held() is None
+        monitor.step(logits=logits, targets=y)
+
+
 @pytest.mark.parametrize("evaluate", [True, False])
 def test_modes_buffers_and_gradients_are_as_before(evaluate: bool) -> None:
     model, (x, y) = with_norm(), data()
@@ -712,7 +768,7 @@ def test_the_model_is_watched_and_its_compiled_form_trained() -> None:
     monitor.step(logits=compiled(x), targets=y)
     monitor.step(logits=compiled(x), targets=y)
     check_same_numbers(monitor.records[1], monitor.measure((x, y)))
-    assert monitor._seen is None
+    assert monitor._look.seen is None
 
 
 def test_frozen_parameters_are_not_among_the_homogeneous() -> None:
@@ -737,13 +793,13 @@ def test_what_is_held_does_not_keep_batches_alive() -> None:
     gc.collect()
     assert [one() for one in alive] == [None, None]
     assert storage is None or storage() is None
-    assert monitor._seen is None
+    assert monitor._look.seen is None
     assert not model._forward_pre_hooks
     unused = MarginMonitor(small_net())
     unused.model(x)
-    assert unused._seen is not None
+    assert unused._look.seen is not None
     unused.close()
-    assert unused._seen is None
+    assert unused._look.seen is None
     assert not unused.model._forward_pre_hooks
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from widemargin.monitor import monitor as monitor_file
 from widemargin.monitor import store, tables
 from widemargin.monitor.record import Record
 from widemargin.monitor.store import Store, load, series
@@ -264,6 +265,17 @@ one.append([record(2)])  # and no close(): the program ends
 """
 
 
+def test_a_program_may_go_to_another_folder(tmp_path, monkeypatch):
+    """All records went where nothing was, and were lost."""
+    monkeypatch.chdir(tmp_path)
+    one = Store("run", {})
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir("other")
+    one.append([record(1)])
+    one.close()
+    assert load(tmp_path / "run")["step"].to_pylist() == [1] and not list((tmp_path / "other").iterdir())
+
+
 def test_a_killed_process_loses_the_last_second_at_most(tmp_path):
     run = tmp_path / "run"
     command = [sys.executable, "-c", RECORD + KILLED, str(run)]
@@ -291,6 +303,7 @@ def test_a_killed_process_loses_the_last_second_at_most(tmp_path):
     times = [float(line.split()[1]) for line in lines if line.count(" ") == 1 and line.endswith("\n")]
     # What was appended a second before the end is there; another second for a machine that has much else to do.
     assert times[-1] - times[min(len(steps), len(times) - 1)] < store.PAUSE + 1.0
+    assert store.PAUSE <= monitor_file.PAUSE / 2  # fast steps came to it half a second late, and waited for a whole one
     assert written(run, record(10**6), resume=True)["step"].to_pylist() == [*steps.tolist(), 10**6]
     assert store.state(run) == "ended" and not (run / "newest.arrow").exists()
 

@@ -221,7 +221,11 @@ def test_threads_are_given_back(tmp_path):
 
 ODD = """
 import sys, torch
+class Panic(BaseException):
+    "As libraries in Rust raise it, and asyncio."
 def f(x, y=(), trial=0):
+    if x == "panic":
+        raise Panic("index out of bounds")
     print("hello")
     if x == "exit":
         sys.exit(0)
@@ -246,11 +250,16 @@ def grow(x, y):
 def test_one_odd_run_costs_no_other(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "odd.py").write_text(ODD)
-    plan = Sweep("odd:f", grid={"x": ["a", "exit", "keys", "loop", "threads", "b"]}, folder=tmp_path)
+    plan = Sweep("odd:f", grid={"x": ["a", "exit", "panic", "keys", "loop", "threads", "b"]}, folder=tmp_path)
     state = sweep.sweep(plan, tmp_path / "s", engine="inline")
-    assert (state.done, state.failed) == (3, 3)
+    assert (state.done, state.failed) == (3, 4)
     said = " ".join(state.errors)
-    assert "SystemExit: 0" in said and "TypeError" in said and ("ValueError" in said or "RecursionError" in said)
+    assert (
+        "Panic: index out of bounds" in said
+        and "SystemExit: 0" in said
+        and "TypeError" in said
+        and ("ValueError" in said or "RecursionError" in said)
+    )
     table = sweep.load(tmp_path / "s").set_index("x")
     assert table.loc["a", "z"] == "[1.0, null]" and table.loc["b", "t"] == "[1.0, 2.0]"
     assert table.loc["b", "threads"] == 1  # whatever the run before has set

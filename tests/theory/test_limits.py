@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from widemargin import data, flows, margins, theory
-from widemargin.types import InputError
+from widemargin.cli import demo
+from widemargin.theory.track import every_step, follow
+from widemargin.types import InputError, Trajectory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -23,6 +25,22 @@ def test_widths_approach_each_other():
 def test_bad_widths():
     with pytest.raises(InputError, match="positive integers"):
         theory.limits.width_limit_error(data.disks(n=4, d=2, seed=0), [])
+
+
+@pytest.mark.parametrize("what", ["limit", "every step", "demo"])
+def test_half_a_run_is_none(tmp_path, monkeypatch, what):
+    """Ctrl-C ends a training, and what was asked for went on with what it had, as if it were all."""
+    points = data.disks(n=4, d=2, seed=0)
+    track = follow(flows.train(points, flows.TwoLayer(2, 3), flows.GD(), stop=5), points)
+    cert = margins.f1(points)
+    monkeypatch.setattr(Trajectory, "interrupted", True)
+    with pytest.raises(KeyboardInterrupt):
+        if what == "limit":
+            theory.limits.width_limit_error(points, [4], steps=2)
+        elif what == "every step":
+            every_step(track)
+        else:
+            demo._demo_training(tmp_path, points, cert)
 
 
 def test_the_dual_gap_closes_along_the_flow():

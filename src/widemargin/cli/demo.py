@@ -89,6 +89,8 @@ def _demo_training(folder: Path, data: Dataset, cert: Certificate) -> tuple[Path
             record=flows.Record(["default", "weights"], points=80),
             trials=trials,
         )
+    if traj.interrupted:
+        raise KeyboardInterrupt
     shares = traj["margin_M2"][-1] / cert.bounds("M2")[1]
     print(
         f"{trials} networks of {net.m} neurons after {steps} steps of loss-normalised gradient descent reach "

@@ -607,10 +607,12 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
-    """Ctrl-C asks for an end after the current step; a second one does not wait. Jobs that ignore it go on doing so."""
+    """Ctrl-C asks for an end after the current step; a second one does not wait. Jobs that ignore it go on doing so, and what it
+    ends as a whole is ended."""
     stop = threading.Event()
-    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    if ignored or threading.current_thread() is not threading.main_thread():
+    there = signal.getsignal(signal.SIGINT)
+    kept = there == signal.SIG_IGN or getattr(there, "ends_all", False)
+    if kept or threading.current_thread() is not threading.main_thread():
         yield stop
         return
 

@@ -19,6 +19,24 @@ DEEP = 8  # operations behind a sigmoid that are looked through: squeeze, indexi
 APART, FLOOR = 0.05, 1e-3  # a loss that differs by more, relatively and by itself, is another one
 
 
+class Look:
+    """A hook that keeps what a model was last called with. It knows no monitor: a copy of the model, averaged or saved, takes
+    none along, and has a hook that keeps nothing."""
+
+    def __init__(self) -> None:
+        self.seen: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.seen = args, kwargs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (Look, "nothing")
+
+    @staticmethod
+    def nothing(*_: Any) -> None:
+        """What is left of it in a copy."""
+
+
 def doubts(
     model: nn.Module,
     logits: Tensor,

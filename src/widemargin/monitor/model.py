@@ -18,6 +18,10 @@ from widemargin.spaces import as_truth
 from widemargin.types import InputError
 
 Forward = Callable[[nn.Module, Any], tuple[Tensor, Tensor]]
+LEFT = (
+    "parameters whose norm is measured are no longer in the model (a layer was replaced, pruned or parametrised); close this "
+    "monitor and make another"
+)
 LABELS = ("labels", "label", "targets", "target")  # what a mapping calls them
 WIDE = {torch.float32, torch.float64}
 PIECE = 1 << 16  # entries widened to float64 at once: they stay in the cache
@@ -136,8 +140,11 @@ def device_of(model: nn.Module) -> torch.device:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """eval mode and no gradients inside; every module's own mode, and torch's random state, as before afterwards."""
+    """eval mode and no gradients inside; every module's own mode, buffers, which a forward pass may change in any mode, and the
+    random states of torch, numpy and Python as before afterwards."""
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     modes = [(module, module.training) for module in model.modules()]
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     device = device_of(model)
     caching = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # it keeps casts of the weights, from before they are scaled
@@ -147,8 +154,12 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         torch.set_autocast_cache_enabled(caching)
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
         for module, mode in modes:
             module.training = mode
+        for buffer, old in kept:
+            buffer.data.copy_(old)
 
 
 # ---------------------------------------------------------------- logits
@@ -254,6 +265,13 @@ def names_of(asked: Any, model: nn.Module) -> tuple[str, ...]:
         some = ", ".join(list(known)[-3:])
         raise InputError(f"the model has no parameter {unknown[0]!r}; its last ones are {some}")
     return names
+
+
+def place_of(model: nn.Module, name: str) -> tuple[Mapping[str, Any], str, str]:
+    """Of a parameter: the layers that its own is one of, that layer's name there, and the parameter's."""
+    path, _, last = name.rpartition(".")
+    above, _, layer = path.rpartition(".")
+    return (model.get_submodule(above)._modules, layer, last) if path else ({"": model}, "", last)
 
 
 def batches_of(data: Any) -> Iterable[Any]:
@@ -387,14 +405,9 @@ def same_draws(data: Any) -> Iterator[None]:
 
 @contextmanager
 def as_it_is(model: nn.Module) -> Iterator[None]:
-    """Modules in the modes they are in, without gradients; buffers (running statistics) are put back afterwards."""
+    """The same with modules in the modes they are in."""
     modes = [(module, module.training) for module in model.modules()]
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with evaluating(model):
-        try:
-            for module, mode in modes:
-                module.training = mode
-            yield
-        finally:
-            for buffer, old in kept:
-                buffer.copy_(old)
+        for module, mode in modes:
+            module.training = mode
+        yield

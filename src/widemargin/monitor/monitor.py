@@ -21,7 +21,7 @@ from widemargin.flows import losses
 from widemargin.types import InputError
 
 from . import ranks, tally
-from .first_look import disagreement, doubts
+from .first_look import Look, disagreement, doubts
 from .held import (
     SPANS,
     Batch,
@@ -44,6 +44,7 @@ from .kept import find_or_recall
 from .late import Late
 from .loggers import as_logger, named
 from .model import (
+    LEFT,
     Forward,
     Norms,
     as_it_is,
@@ -63,6 +64,7 @@ from .model import (
     logits_of,
     names_of,
     norms,
+    place_of,
     reshard,
     same_draws,
     shares_examples,
@@ -162,8 +164,8 @@ class MarginMonitor:
         self.everything, self.every, self.ignore_index, self.levels = everything, every, ignore_index, tuple(levels)
         self.named = dict(unwrap(model).named_parameters())
         self.homogeneous: Homogeneous | None = None
-        # Where the homogeneous parameters are found, and their names there.
-        self._owners: list[tuple[dict[str, Any], str]] = []
+        # Where the homogeneous parameters are found: a layer in the one that it is part of, which may replace it, and a name.
+        self._owners: list[tuple[Mapping[str, Any], str, str]] = []
         self._optimizer, self._norm = optimizer, norm
         self._own: OwnNorm | None = None
         if optimizer is not None or norm is not None:  # what is wrong with them is said at once
@@ -192,9 +194,9 @@ class MarginMonitor:
         if self._store is not None and resume:  # steps and seconds go on where the records end
             self._count, seconds = self._store.last
             self._began -= seconds
-        self._seen: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self._look = Look()  # at the first training batch, which the parameters are scaled on
         self._hook: Any = None
-        if self.homogeneous is None:  # the first training batch is what the parameters are scaled on
+        if self.homogeneous is None:
             self._hook = model.register_forward_pre_hook(self._look, with_kwargs=True)
         self._made = close_at_exit(self)  # for loops that end without close()
 
@@ -250,7 +252,7 @@ class MarginMonitor:
         else:
             parts.append(self._margins(logits, targets))
         if not self._looked:
-            self._look_at(logits, targets, self._seen)
+            self._look_at(logits, targets, self._look.seen)
         if self.homogeneous is None:
             self._find_from_training(logits)
         if accumulate:
@@ -432,11 +434,8 @@ class MarginMonitor:
             return Norms(*norms(subset, self.world)[:2], *own)
         return Norms(lengths(subset, 2), (), *own)
 
-    def _look(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._seen = (args, kwargs)
-
     def _unhook(self) -> None:
-        self._seen = None
+        self._look.seen = None
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -444,12 +443,12 @@ class MarginMonitor:
     def _find_from_training(self, logits: Tensor) -> None:
         """Scale the parameters on the inputs that the model has just had."""
         other_ways = "call measure(loader) first, or give homogeneous=find_homogeneous(model, batch)"
-        if self._seen is None:
+        if self._look.seen is None:
             raise InputError(
                 "the monitor has not seen a forward pass of its model yet, so it cannot find the homogeneous parameters; "
                 f"make it before the forward pass, of the model that is called (the compiled one, say), {other_ways}"
             )
-        args, kwargs = self._seen
+        args, kwargs = self._look.seen
         kwargs = {key: value for key, value in kwargs.items() if key not in ("labels", "label")}
 
         def call(model: nn.Module, inputs: Any) -> Tensor:
@@ -478,10 +477,7 @@ class MarginMonitor:
         self.homogeneous, self._degree = homogeneous, homogeneous.degree if homogeneous.names else None
         self._growth = homogeneous.growth
         inner = unwrap(self.model)
-        paths = [name.rpartition(".")[::2] for name in homogeneous.names]
-        self._owners = [
-            (inner.get_submodule(path)._parameters, last) for path, last in paths
-        ]  # once, not at every step
+        self._owners = [place_of(inner, name) for name in homogeneous.names]  # once, not at every step
         if homogeneous.names and (self._optimizer is not None or self._norm is not None):
             geometry = own_geometry(self._optimizer, self.named, homogeneous.names, self._norm)
             if self._sharded and any(part.norm == "spectral" for part in geometry.parts):
@@ -499,7 +495,10 @@ class MarginMonitor:
         """The homogeneous parameters as they are now; nothing before they are known."""
         if self._sharded and self.homogeneous is not None:
             return [self.named[name] for name in self.homogeneous.names]  # the module may hold whole ones just now
-        return [owner[last] for owner, last in self._owners]
+        try:
+            return [layers[layer]._parameters[name] for layers, layer, name in self._owners]
+        except KeyError:
+            raise InputError(LEFT) from None
 
     @property
     def geometry(self) -> Geometry | None:

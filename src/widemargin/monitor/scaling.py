@@ -263,7 +263,7 @@ def probing(
 
     sharded = sharded_modules(inner)
     reshard(inner, sharded)  # FSDP2 may keep whole parameters after a forward pass; what is scaled are the shards
-    with evaluating(model), _same_buffers(inner), _noisy(inner, 0) as old:
+    with evaluating(model), _noisy(inner, 0) as old:
         # As many examples as make Euler's identity tell all parameters apart.
         least, most = ROWS
         first = run(_rows(batch, least))
@@ -274,17 +274,6 @@ def probing(
         prober = Prober(inner, lambda place, graph: run(places[place], graph), tolerance, old)
         prober.cut = cut is not batch
         yield prober
-
-
-@contextmanager
-def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """A forward pass may change buffers, even in eval mode."""
-    kept = [(b, b.clone()) for b in model.buffers()]
-    try:
-        yield
-    finally:
-        for b, old in kept:
-            b.data.copy_(old)
 
 
 @contextmanager

@@ -5,8 +5,8 @@
     newest.arrow      rows since then; those of each second are added at its end, and what is not whole there does not count
     lock              held while a monitor writes; its process and machine, empty once it has ended
 
-Every other file is written under another name first and then renamed. Writing is done once a second, in a thread of its own, so a
-killed process loses the last second's records at most, and a training loop waits for no disk. What is written is not held in
+Every other file is written under another name first and then renamed. Writing is done twice a second, in a thread of its own, so
+a killed process loses the last second's records at most, and a training loop waits for no disk. What is written is not held in
 memory. Where the disk is full, as many rows as fit are written, the oldest first; the others are kept and tried again.
 """
 
@@ -50,7 +50,7 @@ from .tables import (
 
 FORMAT = "widemargin-monitor-1"
 LOCK = "lock"
-PAUSE = 1.0  # seconds between two writings
+PAUSE = 0.5  # seconds between two writings; a monitor holds steps back before, and a second is all that may be lost
 SHARE = 64  # all writing together may take 1 / SHARE of the time
 TRIES = 10  # to get the lock
 NAMES = 50  # that are shown; a monitor has a few, and a page or a screen has no room for more
@@ -100,6 +100,7 @@ class Store:
             )
         try:
             make_folders(self.folder)
+            self.folder = self.folder.absolute()  # a program may go to another working folder
             self.lock = _locked(self.folder)
         except InputError:
             raise
@@ -269,7 +270,7 @@ class Store:
                 some //= 2
 
     def _soon(self) -> None:
-        """Have a thread write, a second after the last time."""
+        """Have a thread write, `PAUSE` after the last time."""
         if self.closed:
             self.write(everything=True)
             return

@@ -9,12 +9,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import platform
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -282,11 +285,40 @@ def run(
         raise InputError(f"cannot make the folder {folder}: {error.strerror}; choose another") from None
     job = Job(scale, seed, folder, say or silent, device=device)
     started = time.perf_counter()
-    outcome = one.function(job)
-    if any(verdict.chosen_after for verdict in outcome.verdicts):
-        outcome = replace(outcome, verdicts=_again(one, job, outcome.verdicts))
+    with _ended_by_ctrl_c():
+        outcome = one.function(job)
+        if any(verdict.chosen_after for verdict in outcome.verdicts):
+            outcome = replace(outcome, verdicts=_again(one, job, outcome.verdicts))
     _write(folder, one, job, outcome, time.perf_counter() - started)
     return list(outcome.verdicts)
+
+
+class _Ended(BaseException):
+    """Ctrl-C, which searches and trainings take for the end of their own part where it is a KeyboardInterrupt."""
+
+
+@contextlib.contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Ctrl-C ends all that runs in here: else claims would be judged by what a search had found until then, and that be kept."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def end(number: int, frame: Any) -> None:
+        try:
+            before(number, frame)
+        except KeyboardInterrupt:
+            raise _Ended from None
+
+    end.ends_all = True  # type: ignore[attr-defined]  # trainings leave it there
+    signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    except _Ended:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _again(reproduction: Reproduction, job: Job, verdicts: Sequence[Verdict]) -> list[Verdict]:

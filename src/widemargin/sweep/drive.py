@@ -471,10 +471,10 @@ def _sampled(plan: Sweep, picks: Sequence[list[Run]], until: float) -> tuple[lis
             try:
                 with _broken_off(until - start):
                     outcomes, seconds = timed(work)
-            except _Late:
+            except tasks.Late:
                 late = time.perf_counter() - start
                 return ([*times, late / reached[-1]], 0.0) if reached[-1] > 0 else (times, late)
-            with contextlib.suppress(_Late), _broken_off(until - time.perf_counter()):
+            with contextlib.suppress(tasks.Late), _broken_off(until - time.perf_counter()):
                 if k == 0 and 2 * seconds < ANSWER:
                     outcomes, seconds = timed(work)  # the first one also pays for imports
             for outcome, run in zip(outcomes, runs):
@@ -486,19 +486,15 @@ def _sampled(plan: Sweep, picks: Sequence[list[Run]], until: float) -> tuple[lis
     return times, 0.0
 
 
-class _Late(BaseException):
-    """Time is up. No Exception, which functions might take for one of their own."""
-
-
 @contextlib.contextmanager
 def _broken_off(seconds: float) -> Iterator[None]:
-    """Raise `_Late` in here after so many seconds, at once where there are none left; never where there are no such signals."""
+    """Raise `Late` in here after so many seconds, at once where there are none left; never where there are no such signals."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def ring(*_: object) -> None:
-        raise _Late
+        raise tasks.Late
 
     began = time.monotonic()
     before = signal.signal(signal.SIGALRM, ring)

@@ -53,6 +53,10 @@ FIT = ("data", "label", "loss", "weight_decay", "share", "bias", "output_bias", 
 BOUND = ("data", "label", "run_or_net", "delta", "theorems", "time_limit")
 
 
+class Late(BaseException):
+    """Time is up for a dry run. No Exception, which functions might take for one of their own."""
+
+
 class Outcome(NamedTuple):
     """Of one run: its row, or the traceback of its failure; `complaint` where the sweep itself is at fault."""
 
@@ -226,7 +230,11 @@ def _attempt(work: Work, runs: Sequence[Run]) -> list[Outcome]:
             rows = [call_own(work.function, work.folder, run, work.seed) for run in there]
         else:
             rows = TASKS[work.function][1](there, work.seed, work)
-    except (Exception, SystemExit):
+    except (KeyboardInterrupt, Late):
+        raise
+    except (
+        BaseException
+    ):  # of asyncio, or a library in Rust that panics: their exceptions are none of Python's usual kind
         if len(runs) == 1:
             return [Outcome(None, traceback.format_exc())]
         return [outcome for run in runs for outcome in _attempt(work, [run])]

@@ -56,6 +56,8 @@ def width_limit_error(
             seed=seed,
             bias=bias,
         )
+        if traj.interrupted:  # half a run is none
+            raise KeyboardInterrupt
         return net.forward(
             {name: torch.as_tensor(value) for name, value in traj.final.items()}, X
         ).numpy()  # (count, n)

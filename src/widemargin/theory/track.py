@@ -266,6 +266,8 @@ def every_step(track: Track) -> Track | None:
         ),
         **{name: config[name] for name in ("trials", "seed", "bias", "dtype")},
     )
+    if run.interrupted:  # half a run is none
+        raise KeyboardInterrupt
     return follow(run, track.sets, track.net)
 
 
