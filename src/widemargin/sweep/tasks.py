@@ -232,9 +232,7 @@ def _attempt(work: Work, runs: Sequence[Run]) -> list[Outcome]:
             rows = TASKS[work.function][1](there, work.seed, work)
     except (KeyboardInterrupt, Late):
         raise
-    except (
-        BaseException
-    ):  # of asyncio, or a library in Rust that panics: their exceptions are none of Python's usual kind
+    except BaseException:  # also of asyncio, or of a library in Rust that panics, which are none of Python's usual kind
         if len(runs) == 1:
             return [Outcome(None, traceback.format_exc())]
         return [outcome for run in runs for outcome in _attempt(work, [run])]
