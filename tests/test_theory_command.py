@@ -51,6 +51,8 @@ def test_bound_of_some_theorems_at_another_delta():
         values.append(one["value"])
     assert values[1] > values[0]
     assert "No bound" in run("bound", "parity:d=4,n=12", "--theorem", "MT-7")[1]
+    said = run("bound", "parity:d=4,n=12", "--theorem", "CB-14")[1]  # of frozen neurons, in numbers that data have not
+    assert "No bound" not in said and "`widemargin theorems CB-14` tells" in " ".join(said.split())
 
 
 def test_bound_of_a_run_has_bounds_of_the_network(folder):

@@ -54,6 +54,12 @@ def bound(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(plain_json(given.to_dict()), allow_nan=False))
         return 0
+    if not list(given):
+        print_lines([
+            "None of these theorems says anything of data, or of a run, alone; `widemargin theorems "
+            f"{' '.join(options.theorem)}` tells what they are about."
+        ])  # fmt: skip
+        return 0
     _print_guarantees(given)
     return 0
 
