@@ -24,6 +24,8 @@ from widemargin.margins.batchnorm_networks import (
 )
 from widemargin.margins.door import enter
 from widemargin.spaces import ReLU
+from widemargin.verify.batchnorm import _bn_slope
+from widemargin.verify.exact import ROOT_BITS
 
 
 def preactivations(X: np.ndarray, V: np.ndarray, eps: float = 0.0) -> np.ndarray:
@@ -506,3 +508,28 @@ def test_the_margin_is_below_the_frozen_one_of_the_same_neurons():
     data = whitened(10, 3, seed=3)
     V, _ = initial_weights(40, 3)
     assert batchnorm(data, 40, part="a").lower <= frozen(data, V).upper * (1 + 1e-9)
+
+
+def test_a_displacement_of_many_points_verifies():
+    """A proved margin was refused by the checker, which looked at no pairs of so many points and did not need to."""
+    X = np.random.default_rng(0).standard_normal((16400, 1))
+    X[1] = X[0]
+    for y in (np.where(X[:, 0] > 0, 1.0, -1.0), np.where(np.arange(16400) == 0, 1.0, -1.0)):
+        data = Dataset(X, y)
+        certificate = batchnorm(data, 1, displacement=0.1)
+        assert certificate.proved and certificate.verify(data).ok, str(certificate.verify(data))
+        less = changed(certificate, upper=0.99 * certificate.upper)
+        assert certificate.upper == 0 or not verify.check(less, data.X, data.y)
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_either_lipschitz_constant_is_one(monkeypatch, many):
+    if many:
+        monkeypatch.setattr("widemargin.verify.batchnorm.PAIRS", 3)
+    X = np.random.default_rng(1).integers(-9, 10, (8, 3)).astype(object)
+    y, q = [1, -1] * 4, [1, 2, 3, 4, 5, 6, 7, 8]
+    L = _bn_slope(X, y, q) / 2 ** (ROOT_BITS + 1)
+    V = np.random.default_rng(2).standard_normal((200, 3))
+    values = (V @ X.T.astype(float)).clip(0) @ (np.array(y) * q)
+    far = np.linalg.norm(V[:, None] - V, axis=2)
+    assert (np.abs(values[:, None] - values) <= L * far + 1e-9).all()

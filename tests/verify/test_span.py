@@ -243,3 +243,27 @@ def test_quadratic_bounds_are_left_out_where_no_span_would_be_found():
     for X, taken in ((few, True), (flat, True), (near, False), (near[:, -9:], True)):
         basis = reduce_rank(X)[1]
         assert Points(X, None, 0, torch.device("cpu"), basis).quadratic == taken
+
+
+def test_elimination_ends_where_it_would_take_hours():
+    """140 points in thousands of dimensions, of which one depends on others, were looked at for seconds, 512 for hours."""
+    rng = np.random.default_rng(2)
+    some = rng.integers(-99, 100, (139, WIDE))
+    rows = np.vstack([some, some[0] + some[1]])
+    with pytest.raises(Refused, match="too large"):
+        span_module.span(problem(rows[:1], [1.0]), rows, 1, "leaf")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rows_that_are_kept_are_independent_and_span_all(seed: int):
+    rng = np.random.default_rng(seed)
+    n, r = int(rng.integers(2, 9)), int(rng.integers(1, 5))
+    R = (rng.integers(-2, 3, (n, r)) @ rng.integers(-9, 10, (r, 12))).astype(object)
+    R = R[(R != 0).any(axis=1)] * 2 ** int(rng.integers(0, 60))
+    R[: len(R) // 2] *= 3**20
+    kept = span_module._independent(R @ R.T)
+    rank = np.linalg.matrix_rank(
+        np.array([[float(Fraction(v, max(map(abs, row)))) for v in row] for row in R.tolist()])
+    )
+    assert len(kept) == rank
+    assert determinant((R[kept] @ R[kept].T).tolist()) != 0

@@ -207,19 +207,30 @@ class Pairs(rows.Features):
     """A row for each (point, wrong class); the predictor is U (K D,)."""
 
     def __init__(self, door: Door, y: np.ndarray, K: int):
-        self.y, self.K, self.others = y, K, np.nonzero(np.arange(K) != y[:, None])[1]  # K - 1 for each point
-        size = np.repeat(math.sqrt(2) * door.size, K - 1)
-        super().__init__(door, self.pair_rows, K * door.X.shape[1], labels=np.repeat(y, K - 1), size=size)
+        self.y, self.K = y, K
+        size = np.repeat(math.sqrt(2) * door.size, K - 1)  # there may be millions: as few arrays of them as can be
+        super().__init__(door, self.pair_rows, K * door.X.shape[1], labels=y, size=size)
         self.blur = EPS * (K + 4) * size
 
+    def first(self, count: int) -> np.ndarray:
+        if self.n <= rows.MANY:
+            return rows.first_rows(np.repeat(self.y, self.K - 1), count)
+        points = rows.first_rows(self.y, count)
+        return points * (self.K - 1) + np.random.default_rng(0).integers(self.K - 1, size=len(points))
+
+    def named(self, index: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The point and the wrong class of each of the pairs `index`, of which every point has K - 1."""
+        pairs = np.arange(*index.indices(self.n)) if isinstance(index, slice) else index
+        points, others = np.divmod(pairs, self.K - 1)
+        return points, others + (others >= self.y[points])
+
     def pair_rows(self, index: Any) -> np.ndarray:
-        chosen = np.arange(self.n)[index] if isinstance(index, slice) else index
-        return _pair_rows(self.door.X, self.y, self.K, chosen // (self.K - 1), self.others[chosen])
+        return _pair_rows(self.door.X, self.y, self.K, *self.named(index))
 
     def judge(self, predictor: Any, block: slice) -> np.ndarray:
-        pairs = np.arange(self.n)[block]
-        points, U, X = pairs // (self.K - 1), predictor.reshape(self.K, -1), self.door.X
-        across = U[self.labels[pairs]] - U[self.others[pairs]]  # (k, D)
+        points, others = self.named(block)
+        U, X = predictor.reshape(self.K, -1), self.door.X
+        across = U[self.y[points]] - U[others]  # (k, D)
         margins = np.einsum("ij,ij->i", X[points], across) / (float(np.linalg.norm(U)) or 1.0)
         margins -= EPS * (X.shape[1] + 12) * self.size[block] + self.blur[block]
         return np.asarray(margins - np.abs(margins) * EPS * (self.m + 8))
@@ -229,8 +240,8 @@ class Pairs(rows.Features):
 
     def on_points(self, q: np.ndarray) -> np.ndarray:
         """Weights (n, K) of weights of pairs."""
-        out = np.zeros((len(self.y), self.K))
-        out[np.repeat(np.arange(len(self.y)), self.K - 1), self.others] = q
+        out, used = np.zeros((len(self.y), self.K)), np.flatnonzero(q)
+        out[self.named(used)] = q[used]
         return out
 
 

@@ -65,6 +65,10 @@ class Rows(ABC):
     def most(self) -> int:
         """How many points may be in play: memory, and one step of the clock."""
 
+    def first(self, count: int) -> np.ndarray:
+        """About `count` points to begin with, in order."""
+        return first_rows(self.labels, count)
+
     def judged(self, predictor: Any) -> np.ndarray | None:
         """The margins (n,) of a predictor; None where the time is over before all are known."""
         margins = np.empty(self.n)
@@ -115,7 +119,7 @@ def solve(problem: Rows, tol: float, tell: Tell | None = None) -> Best:
     """Bounds that are `tol` apart where that can be had, with rounding, time and memory as they are."""
     door, n = problem.door, problem.n
     most = min(n, problem.most())
-    rows = np.arange(n) if most == n <= AT_ONCE else first_rows(problem.labels, min(START, most))
+    rows = np.arange(n) if most == n <= AT_ONCE else problem.first(min(START, most))
     best, rounds, stuck = Best(np.zeros(n)), 0, 0
     while True:
         rounds += 1
@@ -199,8 +203,8 @@ class Features(Rows):
         size: np.ndarray,
         blur: np.ndarray | float = 0.0,
     ):
-        super().__init__(door, len(labels), labels, size)
-        self.features, self.m, self.blur = features, m, np.broadcast_to(blur, len(labels))
+        super().__init__(door, len(size), labels, size)
+        self.features, self.m, self.blur = features, m, np.broadcast_to(blur, len(size))
 
     def solve(self, rows: np.ndarray, tol: float, tell: Tell | None) -> tuple[Any, Steps]:
         self.Z = self.features(rows)

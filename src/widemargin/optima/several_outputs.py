@@ -28,6 +28,7 @@ POOL = 200  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add
 STARTS, CLIMBERS = 192, 60  # local searches per round, and how many of the best are polished
 BEGIN = 1e-6  # seconds for each entry of X and output that a proof takes at the least
+AN_ARC = 150  # operations for each pair of points and output when all arcs of the plane are listed, about
 
 
 @dataclass
@@ -61,6 +62,7 @@ class Solver(Engine):
         self.problem, self.points, self.n, self.K = problem, points, len(door.X), points.K
         self.X, self.basis, self.whitening = coordinates(door)  # (n, r), (D, r), (r, r)
         self.r = self.X.shape[1]
+        self.flat = door.X.shape[1] <= 2
         self.blind = not self.r  # there are no coordinates to look for neurons in
         self.where = Priceable(door.X, None, door.shift, torch.device(device), self.basis, faint=door.faint)
         self.where.beat, self.where.memory = self.beat, door.limits.memory
@@ -221,7 +223,9 @@ class Solver(Engine):
         if self.X.size <= several.CLIMB:
             V, value = several.climb(X, vectors, several.best(V, value, CLIMBERS), until=until)
         V, value = several.fetched(V, value)
-        if self.door.X.shape[1] <= 2 and not self.late():
+        if self.flat and not self.door.limits.affords(AN_ARC * self.n**2 * (self.K + 1)):
+            self.offer(several.norm(self.door.X, g), q, power)
+        elif self.flat and not self.late():
             proof, arcs = several.enumeration(self.door.X, g)
             self.offer(proof, q, power)
             V = np.vstack([V, arcs @ self.basis])
@@ -231,7 +235,7 @@ class Solver(Engine):
 
     def prove(self, last: bool = False) -> bool:
         """Bound the slopes at the weights that look best; whether it was tried."""
-        if self.door.X.shape[1] <= 2 or self.left() < BEGIN * self.X.size * self.K:
+        if self.flat or self.left() < BEGIN * self.X.size * self.K:
             return False  # a search is a proof; or a proof would only begin
         q, power = self.centre, self.power
         self.attempted = self.upper - self.estimate

@@ -19,7 +19,8 @@ NEAR_BITS = 50  # of a basis that holds the points but for rounding
 FRAME_BITS = 8  # of the frame's entries, beside those that the condition of the points needs
 EXACT_RANK = 3e7  # operations in integers up to which the rank is looked at in exact arithmetic: a third of a second
 CHECKED = 2**24  # entries of a matrix in all columns that a checker takes, besides four times those of the points
-SPAN, DIGITS = 512, 2**15  # points whose span it takes instead; bits of all, where some are sums of others
+SPAN, DIGITS = 512, 2**15  # points whose span it takes instead; bits of all, where some are sums of others,
+WORK = 2**25  # and these times the square of their rank
 SYMMETRIC_DIMENSION = 24  # largest in which symmetries are looked for
 # A reflection that moves the points by less, relative to their size, is left out. If it moves none, as x_j <-> x_k does where
 # these are equal in all points, its root is orthogonal to their span: in a basis of the span the root is rounding noise.
@@ -94,7 +95,7 @@ class Points:
             return not self.far
         sizes = np.frexp(self.X0[self.X0 != 0])[1]
         bits = 2 * (53 + int(np.ptp(sizes))) + D.bit_length()
-        return not self.far and n * bits <= DIGITS and self.flat
+        return not self.far and n * bits <= min(DIGITS, WORK / max(self.r, 1) ** 2) and self.flat
 
     def as_relu(self, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights of relu, and those of the linear rest: phi(t) = (1 - slope) relu(t) + slope t."""

@@ -110,7 +110,7 @@ def values(X: Array, g: Array, V: Array) -> Array:
     """|F(v)| / |v| of the rows of V."""
     xp = _room(V)
     size = xp.linalg.norm(V, axis=1).clip(1e-300)
-    parts = (V[start : start + BLOCK] for start in range(0, len(V), BLOCK))
+    parts = (V[part] for part in search.blocks(len(V), len(X), BLOCK))
     return xp.concatenate([xp.linalg.norm((part @ X.T).clip(0) @ g, axis=1) for part in parts] or [size]) / size
 
 
@@ -216,8 +216,7 @@ def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
     middle = (ends + after) / 2
     pieces = (g[:, :, None] * flat[:, None, :]).reshape(n, -1)  # (n, 2 K)
     tops = []
-    for start in range(0, len(ends), BLOCK):  # |M u| is largest at an end or at +- the top singular vector
-        part = slice(start, start + BLOCK)
+    for part in search.blocks(len(ends), n, BLOCK):  # |M u| is largest at an end or at +- the top singular vector
         active = np.column_stack([np.cos(middle[part]), np.sin(middle[part])]) @ flat.T > 0
         M = (active.astype(np.float64) @ pieces).reshape(len(active), -1, 2)  # (arcs, K, 2)
         gram = np.einsum("lkd,lke->lde", M, M)

@@ -14,9 +14,9 @@ from .exact import ROOT_BITS, column, integers, matmul, objects, sqrt_up, square
 from .reading import (
     BLOCK,
     LARGEST,
+    PAIRS,
     Problem,
     Rules,
-    few,
     integer,
     listed,
     need,
@@ -60,7 +60,7 @@ def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
 
         2 sum_i |c_i| |b_i|   and   |sum_i c_i b_i| + ((sum_i |c_i|)^2 sum_ik |c_i| |c_k| (b_i . b_k)^2)^(1/4),
 
-    where the weights of equal points are added first.
+    where the weights of equal points are added first, and of many points only the first is looked at.
     """
     weights: dict[tuple[int, ...], int] = {}
     for row, s, w in zip(map(tuple, B.tolist()), y, q):
@@ -71,6 +71,8 @@ def _bn_slope(B: np.ndarray, y: list[int], q: list[int]) -> int:
     B = objects([row for row, w in weights.items() if w], len(c), B.shape[1])
     size = [abs(w) for w in c]
     plain = 2 * sum(w * sqrt_up(s) for w, s in zip(size, squares(B)))
+    if len(c) > PAIRS:
+        return plain
     mean = sqrt_up(squares(matmul(column(c).T, B))[0])
     fourth, each = 0, column(size)
     step = max(1, BLOCK // len(B))
@@ -97,8 +99,6 @@ def bn(problem: Problem, payload: Mapping[str, Any]) -> Rules:
     need(part in ("a", "c", "sum"), "format: extra.part is neither a, c nor sum")
     names = ("a", "c") if part == "sum" else (str(part),)
     eps, delta = (number(extra.get(name), f"format: extra.{name}") for name in ("eps", "displacement"))
-    if delta:
-        few(problem, "format: extra.displacement")
     need(eps >= 0 and delta >= 0, "format: extra.eps and extra.displacement must not be negative")
     a, rows = _bn_weights(problem, extra)
     m = len(a)

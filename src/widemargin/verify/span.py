@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 
@@ -23,7 +22,8 @@ SPAN = 512  # rows that are made orthogonal; more than that cost as much as D di
 PLACES = 256  # bits after the point in the search for C,
 LOST = 160  # of which this many may be lost to rows that nearly depend on each other,
 KEPT = 40  # and bits that are kept of C
-DIGITS = 1 << 15  # rows times the bits of their products, up to which those that depend on others are looked for
+DIGITS = 1 << 15  # rows times the bits of their products, up to which those that depend on others are looked for,
+WORK = 1 << 25  # and the same times the square of their rank: some seconds
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ def span(problem: Problem, rows: np.ndarray, border: int, name: str) -> Span:
     if len(some) < problem.D and len(some) <= SPAN:
         G = matmul(some, some.T)
         C = _triangle(G)
-        if C is None and not in_proportion(problem, problem.D + border) and len(G) * _bits(G) <= DIGITS:
+        if C is None and not in_proportion(problem, problem.D + border):
             kept = _independent(G)
-            some, C = some[kept], _triangle(G[np.ix_(kept, kept)])
+            some, C = some[kept], _triangle(G[np.ix_(kept, kept)]) if kept else None
         if C is not None:
             fits(problem, len(some) + border, name)
             basis = matmul(some.T, C)
@@ -73,27 +73,28 @@ def span(problem: Problem, rows: np.ndarray, border: int, name: str) -> Span:
     return Span(problem.D, None)
 
 
-def _bits(G: np.ndarray) -> int:
-    return max(int(v).bit_length() for v in G.diagonal())
-
-
 def _independent(G: np.ndarray) -> list[int]:
-    """Rows of which all others are sums, by elimination without fractions in their products G (n, n).
+    """Rows of which all others are sums, by elimination without fractions in their products G (n, n); none if that is long.
 
-    A diagonal entry is zero if and only if its row depends on those before; the largest beside its own square is next.
+    A diagonal entry is zero if and only if its row depends on those before; the largest beside its own square is next. Of the
+    others only the diagonal is kept up, and a row is made when it is chosen.
     """
-    A, before, kept = G.astype(object), 1, []
-    left = list(range(len(G)))
-    while left:
-        j = max(left, key=lambda i: Fraction(int(A[i, i]), int(G[i, i])))
-        pivot = A[j, j]
-        if pivot == 0:
-            break
-        A = (pivot * A - A[:, j : j + 1] * A[j]) // before
-        before = pivot
+    size = G.diagonal()
+    bits = max(int(v).bit_length() for v in size)
+    left, rows, pivots = size, list[np.ndarray](), [1]
+    kept: list[int] = []
+    while len(G) * bits <= DIGITS and len(G) * bits * len(kept) ** 2 <= WORK:
+        j = int(((left << bits) // size).argmax())  # at least 1 where it is not zero
+        if left[j] == 0:
+            return sorted(kept)
+        row = G[j]
+        for other, before, pivot in zip(rows, pivots, pivots[1:]):
+            row = (pivot * row - other[j] * other) // before
         kept.append(j)
-        left.remove(j)
-    return sorted(kept)
+        rows.append(row)
+        pivots.append(row[j])
+        left = (row[j] * left - row * row) // pivots[-2]
+    return []
 
 
 def _triangle(G: np.ndarray) -> np.ndarray | None:
