@@ -270,7 +270,8 @@ class Solver(Neurons):
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
         if listed(self.points, q):
-            return self.exact_search(q, most) if 2 * listing(q) < self.left() + GRACE else (math.inf, 0)
+            self.hurried = 2 * listing(self.points, q) > self.left() + GRACE
+            return (math.inf, 0) if self.hurried else self.exact_search(q, most)
         best, new = 0.0, 0
         Z = self.rng.standard_normal((starts, self.r))
         if self.whitening is not None:

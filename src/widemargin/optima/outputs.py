@@ -77,8 +77,8 @@ class Outputs:
         """The g (n, K) of saved weights q."""
         raise NotImplementedError
 
-    def terms(self, z: np.ndarray) -> tuple[float, float]:
-        """sum_i inf_t [w_i loss + g_i . t] for the vectors g of weights z, and the size of what is added up in it."""
+    def terms(self, z: np.ndarray, at: slice) -> tuple[float, float]:
+        """sum_i inf_t [w_i loss + g_i . t] for the vectors g of weights z of the points `at`, and the size of what it adds up."""
         raise NotImplementedError
 
     def objective(self, t: np.ndarray, norm: float, b: np.ndarray) -> float:
@@ -86,8 +86,8 @@ class Outputs:
 
     def proved(self, q: np.ndarray, theta: float, power: int) -> tuple[float, float]:
         """What the weights theta 2^power q prove where they are feasible, and the size of its terms."""
-        z = np.ldexp(theta * q, power)
-        value, size = self.terms(z)
+        parts = [self.terms(np.ldexp(theta * q[at], power), at) for at in _blocks(q)]
+        value, size = (math.fsum(column) for column in zip(*parts))
         if self.ridge:
             # Of q the sum is exact, that of z is not; and it is divided first, as the square of a tiny number is 0.
             total = np.ldexp(theta * self.vectors(q).sum(axis=0), power) / math.sqrt(2 * self.ridge)
@@ -96,10 +96,21 @@ class Outputs:
         return value, size
 
 
+def forward(X: np.ndarray, V: np.ndarray, A: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Those (n, K) of neurons V (m, d) at the points X (n, d); without neurons one row that stands for all."""
+    return (X @ V.T).clip(0) @ A + b if len(V) else np.broadcast_to(b, (len(X), len(b)))
+
+
+def _once(t: np.ndarray) -> np.ndarray:
+    """The one row (1, K) of a network without neurons, else t (n, K): there may be millions of points times classes."""
+    return t[:1] if t.strides[0] == 0 else t
+
+
 def cross_entropy(t: np.ndarray, y: np.ndarray) -> np.ndarray:
     """(n,) of outputs t (n, K) and classes y."""
+    t = _once(t)
     top = t.max(axis=1, keepdims=True)  # (n, 1)
-    return np.log(np.exp(t - top).sum(axis=1)) + (top[:, 0] - t[np.arange(len(t)), y])
+    return np.log(np.exp(t - top).sum(axis=1)) + (top[:, 0] - t[np.arange(len(t)) if len(t) == len(y) else 0, y])
 
 
 @dataclass(frozen=True)
@@ -203,27 +214,30 @@ class ClassPoints(Outputs):
         return b
 
     def dual_weights(self, t: np.ndarray) -> tuple[np.ndarray, int]:
+        shown = _once(t)
         if self.balanced:  # with the best output bias the vectors sum to zero up to rounding
-            t = t + self.best_offset(t)
-        q = self.w[:, None] * special.softmax(t, axis=1)
-        q[np.arange(len(t)), self.y] = 0.0
+            shown = shown + self.best_offset(t)
+        q = self.w[:, None] * special.softmax(shown, axis=1)  # (n, K)
+        q[np.arange(len(q)), self.y] = 0.0
         power = _power(q)
-        whole = np.floor(np.ldexp(q, GRID - power)).astype(np.int64)
+        whole = np.floor(np.ldexp(q, GRID - power, out=q), out=q)
         if self.balanced:
-            whole = balanced(whole, self.y, np.floor(np.ldexp(self.w, GRID - power)).clip(max=2.0**60).astype(np.int64))
-        return np.ldexp(whole.astype(np.float64), -GRID), power
+            most = np.floor(np.ldexp(self.w, GRID - power)).clip(max=2.0**60).astype(np.int64)
+            whole = balanced(whole.astype(np.int64), self.y, most).astype(np.float64)
+        return np.ldexp(whole, -GRID, out=whole), power
 
     def vectors(self, q: np.ndarray) -> np.ndarray:
         return vectors(q, self.y)
 
-    def terms(self, z: np.ndarray) -> tuple[float, float]:
+    def terms(self, z: np.ndarray, at: slice) -> tuple[float, float]:
         """sum_i w_i H(z_i / w_i), with what is left for the own class."""
-        on = self.w > 0
-        p = z[on] / self.w[on, None]
+        on = self.w[at] > 0
+        w = self.w[at][on]
+        p = z[on] / w[:, None]
         own = (1 - p.sum(axis=1)).clip(0)
-        value = float(self.w[on] @ (special.entr(p).sum(axis=1) + special.entr(own)))
+        value = float(w @ (special.entr(p).sum(axis=1) + special.entr(own)))
         # every z log(w / z) errs by some roundings of z (1 + |log|), and there are K of them that sum to w
-        return value, float(self.w.sum()) * (1 + math.log(self.K)) + abs(value)
+        return value, float(w.sum()) * (1 + math.log(self.K)) + abs(value)
 
 
 @dataclass(frozen=True)
@@ -286,16 +300,23 @@ class TargetPoints(Outputs):
     def vectors(self, q: np.ndarray) -> np.ndarray:
         return q
 
-    def terms(self, z: np.ndarray) -> tuple[float, float]:
+    def terms(self, z: np.ndarray, at: slice) -> tuple[float, float]:
         """sum_i g_i . y_i - |g_i|^2 / (2 w_i)."""
-        on = self.w > 0
-        square = float(((z[on] ** 2).sum(axis=1) / (2 * self.w[on])).sum())
-        return float((z * self.y).sum()) - square, float(np.abs(z * self.y).sum()) + square
+        w, products = self.w[at], z * self.y[at]
+        on = w > 0
+        square = float(((z[on] ** 2).sum(axis=1) / (2 * w[on])).sum())
+        return float(products.sum()) - square, float(np.abs(products).sum()) + square
+
+
+def _blocks(q: np.ndarray) -> list[slice]:
+    """Rows that fit into a cache together: of all at once, each step of a sum would be an array of its own."""
+    some = max(1, BLOCK // q.shape[1])
+    return [slice(k, k + some) for k in range(0, len(q), some)]
 
 
 def _power(q: np.ndarray) -> int:
     """The power of two that weights are divided by where they are priced and saved."""
-    total = float(np.abs(q).sum())
+    total = math.fsum(float(np.abs(q[at]).sum()) for at in _blocks(q))
     return math.frexp(total)[1] if total > 0 else 0
 
 

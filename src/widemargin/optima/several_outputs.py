@@ -22,6 +22,7 @@ from widemargin.types import Certificate
 
 from .groups import fit
 from .losses import CLASSES
+from .outputs import forward
 from .problem import SeveralProblem, along, coordinates
 
 POOL = 200  # neurons that a master may have besides those of the network
@@ -104,7 +105,7 @@ class Solver(Engine):
     # ------------------------------------------------------------------ networks and duals
 
     def outputs(self) -> np.ndarray:
-        return (self.X @ self.V.T).clip(0) @ self.A + self.b
+        return forward(self.X, self.V, self.A, self.b)
 
     def value(self) -> float:
         return self.points.objective(self.outputs(), float(np.linalg.norm(self.A, axis=1).sum()), self.b)
@@ -306,7 +307,7 @@ class Solver(Engine):
     def above(self, theta: np.ndarray, outer: np.ndarray, b: np.ndarray) -> float:
         """The objective of a network in units of the door, rounding included."""
         points, size, m = self.points, np.linalg.norm(outer, axis=1), len(outer)
-        t = (self.door.X @ theta.T).clip(0) @ outer + b
+        t = forward(self.door.X, theta, outer, b)
         reach = float(size.sum()) * self.door.size + (float(np.linalg.norm(b)) if m else 0.0)
         unit = EPS * (self.door.X.shape[1] + m + self.K + 16)
         value = float(points.w @ points.losses_above(t, unit, reach)) + points.lam * float(size.sum())

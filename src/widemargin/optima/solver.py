@@ -250,8 +250,11 @@ class Solver(Engine):
         keep = np.linalg.norm(self.W, axis=1) > 1e-13 * np.linalg.norm(self.W, axis=1).max(initial=0.0)
         self.W, self.s = self.W[keep], self.s[keep]
         patterns = np.packbits(self.X @ self.W.T > 0, axis=0).T  # (K, bytes)
-        _, group = np.unique(np.hstack([patterns, self.s[:, None] > 0]), axis=0, return_inverse=True)
-        W = np.zeros((group.max(initial=-1) + 1, self.r))
+        # As bytes: numpy would make a record with a field for each, and takes a second for a million points.
+        keys = [row.tobytes() for row in np.hstack([patterns, self.s[:, None] > 0])]
+        number = {key: k for k, key in enumerate(sorted(set(keys)))}
+        group = np.array([number[key] for key in keys], dtype=np.intp)
+        W = np.zeros((len(number), self.r))
         np.add.at(W, group, self.W)
         s = np.zeros(len(W))
         s[group] = self.s
@@ -277,7 +280,8 @@ class Solver(Engine):
         if self.blind:
             return 0.0
         if listed(self.where, c):
-            if 2 * listing(c) > self.left() + GRACE:
+            self.hurried = 2 * listing(self.where, c) > self.left() + GRACE
+            if self.hurried:
                 return math.inf
             sides = tuple(self.price(c, s, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
             self.offer(c, sides)

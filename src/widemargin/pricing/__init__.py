@@ -19,6 +19,7 @@ import torch
 
 from . import cones, pairing, products, signs, writing
 from .enumeration import enumerate3
+from .enumeration import seconds as list_seconds
 from .moments import QUADRATIC_RANK as QUADRATIC_RANK
 from .points import Points, Priced
 
@@ -32,7 +33,6 @@ CONES_ALONE = 500
 SLICE = 0.3  # seconds of the first turn where cones and signs take turns; each later turn has four times as many
 FAIR = 4.0  # seconds of a turn up to which both have one, whoever is ahead
 LISTED = 300  # points with weight up to which all directions are listed in three dimensions
-LIST = 1.5e-8  # seconds of that for n^3
 ALL_SIGNS, ALL_PATTERNS = 13, 15_000  # points with positive weight, or sign patterns, of which all may be looked at
 PARALLEL = 30.0  # condition number of the points above which they count as nearly parallel
 
@@ -168,9 +168,9 @@ def plan(points: Points, folded: np.ndarray, seconds: float, root: bool, hard: b
     return [Stage("quadratic", seconds, 1), Stage("linear", seconds, many, if_far=True), last]
 
 
-def listing(c: np.ndarray) -> float:
+def listing(points: Points, c: np.ndarray) -> float:
     """Seconds, more or less, that a complete list takes, which does not look at the clock."""
-    return LIST * float(np.count_nonzero(c)) ** 3
+    return list_seconds(int(np.count_nonzero(c)), points.X0.shape[1])
 
 
 def listed(points: Points, c: np.ndarray) -> bool:

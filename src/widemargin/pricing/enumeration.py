@@ -18,6 +18,7 @@ import numpy as np
 
 BLOCK = 1 << 20  # floats that are held at a time
 FOUND = 200
+WORK = 1 << 26  # products of candidates on the circle with points, for which there is always time
 LOOK = 32  # circles that a candidate is compared with before F is worked out
 SLACK = 1e-9  # what is this close to being a local maximum counts as one
 SMALLEST = 900  # a coordinate is scaled by at most 2^SMALLEST, so that no double overflows
@@ -30,8 +31,8 @@ SPLIT = 2.0**27 + 1  # halves of a double's digits
 def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
     """(value, bound, found) for X (n, d), d <= 3: the largest F, met at found[0]; value (1 + 1e-9), at least 0, and what
     float64 may lose of sum_i |c_i| |x_i|, which `proof.type = "enumeration"` proves (on the circle, where no direction is a
-    cross product, 1 + 1e-12); the best local maxima (k, d), k <= 200, of at least half the value, and the best vertex. On the
-    sphere it takes time n^3: 0.3 s for n = 300 on one core.
+    cross product, 1 + 1e-12); the best local maxima (k, d), k <= 200, of at least half the value, and the best vertex.
+    `seconds` tells how long it takes.
     """
     d = X.shape[1]
     length = np.linalg.norm(X, axis=1)
@@ -54,6 +55,16 @@ def enumerate3(X: np.ndarray, c: np.ndarray) -> tuple[float, float, np.ndarray]:
     return value, max(value, 0.0) * (1 + (1e-9 if d == 3 else 1e-12)) + rounding, V[kept]
 
 
+def seconds(n: int, d: int) -> float:
+    """Of `enumerate3` for n points on one core, more or less; it does not look at the clock."""
+    return 1.5e-8 * float(n) ** 3 if d == 3 else n * (4e-7 + 3e-9 * _most(n))
+
+
+def _most(n: int) -> int:
+    """How many candidates on the circle are compared to the last digit."""
+    return int(np.clip(WORK / max(n, 1), FOUND, 8 * FOUND))
+
+
 def _best(V: np.ndarray, X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The best 8 FOUND directions, many of which may be the same, and their values, best first."""
     step = max(1, BLOCK // max(1, len(X)))
@@ -63,7 +74,7 @@ def _best(V: np.ndarray, X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Local maxima on the circle (N, 2), by sorting the directions in which a point becomes zero."""
+    """The best local maxima on the circle (N, 2), by sorting the directions in which a point becomes zero."""
     theta = np.arctan2(X[:, 1], X[:, 0])
     gradient = c[:, None] * X
     ends = np.concatenate([theta - np.pi / 2, theta + np.pi / 2]) % (2 * np.pi)  # becoming active, inactive
@@ -85,8 +96,11 @@ def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     beyond = (np.arctan2(g[:, 1], g[:, 0]) - ends + SLACK) % (2 * np.pi)
     # a gradient may be far smaller than its terms and still the maximum; below 2^-60 of them it is rounding
     inside = (beyond <= widths + 2 * SLACK) & (size > 2.0**-60 * float(np.abs(gradient).max()))
-    best = int((g * v).sum(axis=1).argmax())
-    return np.concatenate([v[best : best + 1], v[top], g[inside] / size[inside, None]])
+    at_ends = (g * v).sum(axis=1)  # F there, up to what float64 loses in the sums
+    best = int(at_ends.argmax())
+    V = np.concatenate([v[best : best + 1], v[top], g[inside] / size[inside, None]])
+    order = np.argsort(-np.concatenate([at_ends[best : best + 1], at_ends[top], size[inside]]), kind="stable")
+    return V[order[: _most(len(X))]]
 
 
 def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
