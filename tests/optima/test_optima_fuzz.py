@@ -169,16 +169,25 @@ def test_rest_of_an_entropy_is_close_for_tiny_parts():
             assert below << 60 >= u * ONE * (2**60 - 1)
 
 
-def test_enumeration_is_that_of_the_definition():
-    """Its sums over active points are one product of matrices."""
-    rng = np.random.default_rng(5)
-    points, y = rng.standard_normal((9, 2)), np.arange(9) % 3
-    q = rng.random((9, 3))
-    q[np.arange(9), y] = 0
-    proof, _ = several.enumeration(points, several.vectors(q, y))
-    turn = np.linspace(0, 2 * np.pi, 20001)
-    seen = several.values(points, several.vectors(q, y), np.column_stack([np.cos(turn), np.sin(turn)]))
-    assert len(seen) == 20001 and seen.max() <= proof.upper <= seen.max() * (1 + 1e-3)
+@pytest.mark.parametrize("n", [1, 2, 9, 300])
+def test_enumeration_is_that_of_the_definition(n):
+    """Its sums over active points are sums along the circle, and of all arcs only the best are compared to the last digit."""
+    for seed in range(20):
+        rng = np.random.default_rng([seed, n])
+        points, g = rng.standard_normal((n, 2)), rng.standard_normal((n, 3))
+        if seed % 4 == 1:  # parallel ones, opposite ones and zero
+            points = np.round(points) * rng.choice([1.0, 1e-6], n)[:, None]
+        elif seed % 4 == 2:
+            points[:, 0] *= 1e-9
+        elif seed % 4 == 3:
+            points = points[:, :1]
+        proof, found = several.enumeration(points, g)
+        turn = np.append(np.linspace(0, 2 * np.pi, 20001), np.arctan2(points[:, -1], points[:, 0]) + np.pi / 2)
+        around = np.column_stack([np.cos(turn), np.sin(turn)]) if points.shape[1] == 2 else np.array([[1.0], [-1.0]])
+        seen, met = several.values(points, g, around).max(), several.values(points, g, found[:1])[0]
+        size = np.linalg.norm(g, axis=1) @ np.linalg.norm(points, axis=1)
+        assert met <= proof.upper <= met * (1 + 1e-9) + 1e-9 * size
+        assert seen <= proof.upper and (met <= seen * (1 + 1e-3) + 1e-12 * size or seed % 4 == 2)
 
 
 def test_long_proofs_tell_that_they_go_on():

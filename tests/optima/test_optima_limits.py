@@ -290,3 +290,21 @@ def test_a_constant_is_there_even_when_the_time_is_over():
         cert = optima.f2(data, weight_decay=0.01, time_limit=1e-9)
     entropy = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
     assert 0 <= cert.lower <= cert.upper <= entropy * (1 + 1e-9) and cert.status == "time-limit"
+
+
+@pytest.mark.parametrize("loss", ["logistic", "hinge", "cross-entropy", "squared"])
+def test_thousands_of_points_in_the_plane(loss):
+    """The list of all neurons was thought to take n^3: two thousand points had "stalled" at once, ten times too wide."""
+    drawn = np.random.default_rng(3).standard_normal((3000, 2))
+    y = {"cross-entropy": (drawn[:, 0] > 0) + 1.0 * (drawn[:, 1] > 1), "squared": np.abs(drawn)}
+    data = Dataset(drawn, y.get(loss, np.where(drawn[:, 0] + 0.3 * drawn[:, 1] ** 2 > 0.3, 1.0, -1.0)), "plane")
+    cert = optima.f1(data, loss=loss, weight_decay=0.02, tol=1e-2)
+    assert cert.status == "certified" and cert.upper <= cert.lower * 1.011 and cert.verify(data).ok
+
+
+def test_a_list_for_which_there_is_no_time_is_not_a_stall(monkeypatch):
+    monkeypatch.setattr("widemargin.optima.solver.listing", lambda *_: 1e9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cert = optima.f1(NOISY, loss="logistic", weight_decay=0.01)
+    assert cert.status == "time-limit" and 0 < cert.lower < cert.upper and cert.verify(NOISY).ok

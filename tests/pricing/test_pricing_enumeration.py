@@ -78,6 +78,18 @@ def test_the_checker_proves_the_bound_and_not_less_than_the_value(make, d):
             assert not accepted(X, c, value * (1 - 1e-9))
 
 
+def test_more_local_maxima_than_are_compared_to_the_last_digit():
+    """Signs that take turns around the circle: nearly every arc has one, and the best are told by sums along the circle."""
+    for n in (2000, 40_000):
+        rng = np.random.default_rng(n)
+        angle = np.sort(rng.uniform(0, 2 * np.pi, n))
+        X, c = np.column_stack([np.cos(angle), np.sin(angle)]), np.where(np.arange(n) % 2, 1.0, -1.0)
+        value, bound, found = enumerate3(X, c)
+        assert accepted(X, c, bound) and not accepted(X, c, value * (1 - 1e-9))
+        assert dual_values(found[:1], X, c)[0] == pytest.approx(value, abs=1e-13 * n)
+    assert enumeration.seconds(10**6, 2) < 3 and enumeration.seconds(300, 3) < 1 < 100 < enumeration.seconds(2000, 3)
+
+
 def test_columns_of_very_different_size():
     """Without coordinates in which the points are round, one in sixty of these is missed, by up to a half."""
     for seed in range(150):

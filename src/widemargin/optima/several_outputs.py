@@ -29,7 +29,10 @@ POOL = 200  # neurons that a master may have besides those of the network
 NEW = 40  # neurons that a round may add
 STARTS, CLIMBERS = 192, 60  # local searches per round, and how many of the best are polished
 BEGIN = 1e-6  # seconds for each entry of X and output that a proof takes at the least
-AN_ARC = 150  # operations for each pair of points and output when all arcs of the plane are listed, about
+AN_ARC, BESIDE = (
+    6000,
+    20,
+)  # operations for each point and output when all arcs of the plane are listed, and numbers held
 
 
 @dataclass
@@ -224,7 +227,9 @@ class Solver(Engine):
         if self.X.size <= several.CLIMB:
             V, value = several.climb(X, vectors, several.best(V, value, CLIMBERS), until=until)
         V, value = several.fetched(V, value)
-        if self.flat and not self.door.limits.affords(AN_ARC * self.n**2 * (self.K + 1)):
+        size, limits = self.n * (self.K + 1), self.door.limits
+        self.hurried = self.flat and not (limits.affords(AN_ARC * size) and 8 * BESIDE * size <= limits.memory)
+        if self.hurried:
             self.offer(several.norm(self.door.X, g), q, power)
         elif self.flat and not self.late():
             proof, arcs = several.enumeration(self.door.X, g)
