@@ -223,7 +223,7 @@ class ClassPoints(Outputs):
         whole = np.floor(np.ldexp(q, GRID - power, out=q), out=q)
         if self.balanced:
             most = np.floor(np.ldexp(self.w, GRID - power)).clip(max=2.0**60).astype(np.int64)
-            whole = balanced(whole.astype(np.int64), self.y, most).astype(np.float64)
+            whole = balanced(whole, self.y, most)
         return np.ldexp(whole, -GRID, out=whole), power
 
     def vectors(self, q: np.ndarray) -> np.ndarray:
@@ -321,12 +321,12 @@ def _power(q: np.ndarray) -> int:
 
 
 def balanced(whole: np.ndarray, y: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Integers (n, K) with rows up to `most`, changed a little so that the vectors g_i sum to zero: a class gives what it takes.
+    """Whole numbers (n, K) with rows up to `most`, changed a little so that the vectors g_i sum to zero: a class gives what it
+    takes. They are changed in place.
 
     To move d from class a to b, weights of points of a on b fall, the largest first, or weights of points of b on a rise.
     """
     K = whole.shape[1]
-    whole = whole.copy()
     of = [np.flatnonzero(y == k) for k in range(K)]
     sums = [int(whole[of[k]].sum()) - int(whole[:, k].sum()) for k in range(K)]
     while any(sums):
