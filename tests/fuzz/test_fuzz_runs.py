@@ -427,3 +427,39 @@ def test_tensors_that_hold_no_numbers_of_their_own_are_damage(run, tmp_path, par
         command_of = {"now": (*run[1], "--out", folder, "--resume")}.get(part, ("gap", folder, "--weight-decay", "0.1"))
         status, out, said = command(*command_of)
         assert (status, out) == (2, "") and ("is no plain tensor" in said or "is far larger than" in said), (kind, said)
+
+
+def test_weights_of_another_shape_are_damage(run, tmp_path):
+    """`gap` takes them from the end of a run, which nobody compares with its network."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        point["final"] = {name: value.reshape(len(value), -1)[:, 0] for name, value in point["final"].items()}
+        put_checkpoint(path, point)
+    status, out, said = command("gap", folder, "--weight-decay", "0.1")
+    assert (status, out) == (2, "") and f"{folder}: the weights of the run have the shapes" in said
+
+
+def test_many_views_of_a_few_numbers_are_damage(run, tmp_path):
+    """Each was allowed half a gigabyte."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        view = torch.zeros(1, dtype=torch.float32).expand(2, 10**6)
+        put_checkpoint(path, point | {"final": point["final"] | {f"more{k}": view for k in range(30)}})
+    status, out, said = command("plot", folder, "--out", tmp_path / "p.png")
+    assert (status, out) == (2, "") and "is far larger than what it holds" in said
+
+
+def test_points_that_are_none_are_said_to_be_of_the_run(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    with np.load(folder / "data.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    arrays["X"][0, 0] = np.nan
+    np.savez(folder / "data.npz", **arrays)
+    for words in (("gap", folder, "--weight-decay", "0.1"), ("report", folder, "--out", tmp_path / "r.html")):
+        status, out, said = command(*words)
+        assert (status, out) == (2, "") and f"{folder / 'data.npz'} is damaged" in said
