@@ -58,7 +58,7 @@ def state_dict(name: str) -> Mapping[str, Any]:
                 f"{name} cannot be read as a state dict: it is damaged, or of another format; "
                 "save model.state_dict() with torch.save"
             ) from None
-    from widemargin.margins.models import inner
+    from widemargin.margins.models import inner, layers
 
     if not isinstance(state, Mapping):
         raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
@@ -67,6 +67,10 @@ def state_dict(name: str) -> Mapping[str, Any]:
         raise InputError(
             f"{name} holds tensors that take {taken} bytes as numbers, far more than its own; save it dense"
         )
+    try:
+        layers(state)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
     return state
 
 
