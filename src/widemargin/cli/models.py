@@ -18,6 +18,18 @@ from .options import legal
 MOST = 2**31  # bytes of a model
 
 
+def network(name: str) -> Mapping[str, Any]:
+    """The weights of a two-layer network in a file."""
+    from widemargin.margins.models import layers
+
+    state = state_dict(name)
+    try:
+        layers(state)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    return state
+
+
 def state_dict(name: str) -> Mapping[str, Any]:
     """The weights in a file, read without running anything that is in it."""
     try:
@@ -58,7 +70,7 @@ def state_dict(name: str) -> Mapping[str, Any]:
                 f"{name} cannot be read as a state dict: it is damaged, or of another format; "
                 "save model.state_dict() with torch.save"
             ) from None
-    from widemargin.margins.models import inner, layers
+    from widemargin.margins.models import inner
 
     if not isinstance(state, Mapping):
         raise InputError(f"{name} holds a {type(state).__name__}; save model.state_dict() instead")
@@ -67,10 +79,6 @@ def state_dict(name: str) -> Mapping[str, Any]:
         raise InputError(
             f"{name} holds tensors that take {taken} bytes as numbers, far more than its own; save it dense"
         )
-    try:
-        layers(state)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
     return state
 
 
