@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import math
+import random
 import shutil
 
 import numpy as np
@@ -12,6 +14,7 @@ from harm import VALUES, check_memory, command, draw, ends, harmed_bytes, harmed
 
 from widemargin import flows, margins
 from widemargin.flows import runs
+from widemargin.margins.models import of_run
 from widemargin.types import Dataset, InputError
 
 TRAIN = ("train", "DATA", "--width", "6", "--steps", "40", "--trials", "2", "--weights", "--points", "12")
@@ -151,7 +154,23 @@ def harm_names(rng, folder):
         one.write_bytes(content)
 
 
-HARMS = [harm_config, harm_checkpoint, harm_arrays, harm_bytes, harm_names]
+def harm_shapes(rng, folder):
+    """Some weights of both checkpoints in another shape or type, or a view of few numbers; their trials stay as they were."""
+    part, seed = rng.choice(("final", "final", "final", "start", "now", "aside", "good")), rng.random()
+    for path in folder.glob("checkpoint-*"):
+        point, same = runs._read_checkpoint(path), random.Random(seed)
+        weights = point[part] if part in ("final", "start") else (point[part] or [{}])[0]
+        for name in same.sample(sorted(weights), same.randint(min(1, len(weights)), len(weights))):
+            old = weights[name]
+            flat = old.reshape(len(old), -1)
+            weights[name] = same.choice(
+                [flat, flat[:, 0], flat[:, :0], old[..., None], torch.cat([old, old], -1), old.transpose(0, -1), old > 0,
+                 old.float(), old * math.nan, old[:, :1], torch.zeros(1).expand(len(old), 10**6, 7)]
+            )  # fmt: skip
+        put_checkpoint(path, point)
+
+
+HARMS = [harm_config, harm_checkpoint, harm_arrays, harm_bytes, harm_names, harm_shapes]
 
 
 def put_parts(rng, folder, others):
@@ -189,7 +208,7 @@ def put_parts(rng, folder, others):
 
 def readers(folder):
     """What every command begins with."""
-    for read in (flows.load, flows.load_data, flows.load_certificate):
+    for read in (flows.load, flows.load_data, flows.load_certificate, lambda folder: of_run(flows.load(folder), 0)):
         try:
             with ends():
                 read(folder)
@@ -197,11 +216,11 @@ def readers(folder):
             assert "\n" not in str(error) and len(str(error)) < 3000
 
 
-def test_readers(drawn, tmp_path):
-    rng, (whole, _) = draw("runs"), drawn
+def test_readers(run, drawn, tmp_path):
+    rng = draw("runs")
     for k in range(share(190)):
         folder = tmp_path / "run"
-        shutil.copytree(whole, folder)
+        shutil.copytree(rng.choice([run, drawn])[0], folder)
         HARMS[k % len(HARMS)](rng, folder)
         before = snapshot(folder)
         readers(folder)
