@@ -223,6 +223,18 @@ def test_a_misspelt_column(tmp_path):
     assert "did you mean species?" in refused("margin", tmp_path / "t.csv", "--label", "spices")
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("shape", ["(2L, 1L)", "(1if 1else 2,)"])
+def test_heads_of_arrays_that_libraries_warn_of(tmp_path, shape, recwarn):
+    """Of Python 2, which are read, and damaged ones: numpy and Python wrote lines of their own beside ours."""
+    np.save(tmp_path / "t_y.npy", [1.0, -1.0])
+    head = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    content = np.array([1.0, -1.0]).tobytes()
+    (tmp_path / "t.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + content)
+    status, _, err = run("data", tmp_path / "t.npy", "--out", tmp_path / "made.npz")
+    assert (status, err.count("\n"), recwarn.list) == (0 if "L" in shape else 2, 1, []), err
+
+
 def test_labels_are_mapped_and_said(tmp_path):
     for first, second in (("0", "1"), ("cat", "dog")):
         path = tmp_path / "labels.csv"

@@ -377,6 +377,9 @@ def test_bad_models(model, tmp_path, monkeypatch):
     assert "half.pt" in refused("gap", tmp_path / "half.pt", SPEC, *decay)
     (tmp_path / "bad.safetensors").write_bytes(b"no tensors here")
     assert "safetensors" in refused("gap", tmp_path / "bad.safetensors", SPEC, *decay)
+    torch.save({"0.weight": torch.ones(3, 2)}, tmp_path / "one.pt")
+    assert "one.pt: a state dict of" in refused("gap", tmp_path / "one.pt", SPEC, *decay)
+    assert "one.pt: a state dict of" in refused("margin", SPEC, "--model", tmp_path / "one.pt")
     wide = {"0.weight": torch.ones(1, 1).expand(2 * 10**7, 2), "2.weight": torch.ones(1, 1).expand(1, 2 * 10**7)}
     torch.save(wide, tmp_path / "wide.pt")  # 2 kB
     assert "take 480000000 bytes as numbers, far more than" in refused("gap", tmp_path / "wide.pt", SPEC, *decay)

@@ -8,6 +8,7 @@ Readers turn a `Misfit` into one sentence with the name of the file; what is beh
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -176,6 +177,8 @@ def array_of(value: Any, shape: tuple[int | None, ...], where: str) -> np.ndarra
     fits = array.ndim == len(shape) and all(size in (None, there) for size, there in zip(shape, array.shape))
     asked = " x ".join("any" if size is None else str(size) for size in shape)
     need(fits, where, f"has the shape {' x '.join(map(str, array.shape))}, not {asked}")
+    entries = value if array.ndim < 2 else itertools.chain.from_iterable(value)
+    need(bool not in set(map(type, entries)), where, "has entries that are no numbers")  # numpy takes true for 1
     array = array.astype(np.float64)
     need(bool(np.isfinite(array).all()), where, "has entries that are no finite numbers")
     return array

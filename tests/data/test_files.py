@@ -169,6 +169,7 @@ def test_accepted_oddities(tmp_path):
         ("a,b,y\n1,1,r\n2,2,s\n3,3,t\n", ["3 classes", "'r', 's', 't'"]),
         (b"a,b,y\n1,1,\xff\n", ["UTF-8"]),
         (b"a,b,y\n1,1," + b"9" * 200_000 + b"\n", ["line 2 is no line of a table", "field"]),
+        (b"a" * 200_000 + b",y\n1,1\n", ["line 1 is no line of a table", "field"]),
     ],
 )
 def test_bad_csv(tmp_path, text, words):

@@ -59,6 +59,19 @@ def test_whole_ones_are_read_shown_and_verified(made, tmp_path):
     assert not any("is not shown" in one.title for one in page.sections)
 
 
+def test_true_is_no_number(made, tmp_path):
+    """A page took it for 1, and showed as proved what `verify` refuses."""
+    for part in ("dual", "mass"):
+        payload = next(one for one, _ in made if one["primal"] and one["primal"]["mass"] and one["dual"])
+        harmed = json.loads(json.dumps(payload))
+        (harmed if part == "dual" else harmed["primal"])[part][0] = True
+        (tmp_path / "c.json").write_text(json.dumps(seal(harmed)))
+        with pytest.raises(
+            InputError, match=f"c.json: the certificate is damaged .*{part} has entries that are no numbers"
+        ):
+            Certificate.load(tmp_path / "c.json")
+
+
 def test_what_they_hold(made, tmp_path):
     """Digests are put right again, so that the content itself is looked at."""
     rng, path, refused = draw("certificates"), tmp_path / "c.json", 0

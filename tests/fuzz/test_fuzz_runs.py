@@ -3,6 +3,8 @@
 import hashlib
 import io
 import json
+import math
+import random
 import shutil
 
 import numpy as np
@@ -12,6 +14,7 @@ from harm import VALUES, check_memory, command, draw, ends, harmed_bytes, harmed
 
 from widemargin import flows, margins
 from widemargin.flows import runs
+from widemargin.margins.models import of_run
 from widemargin.types import Dataset, InputError
 
 TRAIN = ("train", "DATA", "--width", "6", "--steps", "40", "--trials", "2", "--weights", "--points", "12")
@@ -151,7 +154,23 @@ def harm_names(rng, folder):
         one.write_bytes(content)
 
 
-HARMS = [harm_config, harm_checkpoint, harm_arrays, harm_bytes, harm_names]
+def harm_shapes(rng, folder):
+    """Some weights of both checkpoints in another shape or type, or a view of few numbers; their trials stay as they were."""
+    part, seed = rng.choice(("final", "final", "final", "start", "now", "aside", "good")), rng.random()
+    for path in folder.glob("checkpoint-*"):
+        point, same = runs._read_checkpoint(path), random.Random(seed)
+        weights = point[part] if part in ("final", "start") else (point[part] or [{}])[0]
+        for name in same.sample(sorted(weights), same.randint(min(1, len(weights)), len(weights))):
+            old = weights[name]
+            flat = old.reshape(len(old), -1)
+            weights[name] = same.choice(
+                [flat, flat[:, 0], flat[:, :0], old[..., None], torch.cat([old, old], -1), old.transpose(0, -1), old > 0,
+                 old.float(), old * math.nan, old[:, :1], torch.zeros(1).expand(len(old), 10**6, 7)]
+            )  # fmt: skip
+        put_checkpoint(path, point)
+
+
+HARMS = [harm_config, harm_checkpoint, harm_arrays, harm_bytes, harm_names, harm_shapes]
 
 
 def put_parts(rng, folder, others):
@@ -189,7 +208,7 @@ def put_parts(rng, folder, others):
 
 def readers(folder):
     """What every command begins with."""
-    for read in (flows.load, flows.load_data, flows.load_certificate):
+    for read in (flows.load, flows.load_data, flows.load_certificate, lambda folder: of_run(flows.load(folder), 0)):
         try:
             with ends():
                 read(folder)
@@ -197,11 +216,11 @@ def readers(folder):
             assert "\n" not in str(error) and len(str(error)) < 3000
 
 
-def test_readers(drawn, tmp_path):
-    rng, (whole, _) = draw("runs"), drawn
+def test_readers(run, drawn, tmp_path):
+    rng = draw("runs")
     for k in range(share(190)):
         folder = tmp_path / "run"
-        shutil.copytree(whole, folder)
+        shutil.copytree(rng.choice([run, drawn])[0], folder)
         HARMS[k % len(HARMS)](rng, folder)
         before = snapshot(folder)
         readers(folder)
@@ -427,3 +446,39 @@ def test_tensors_that_hold_no_numbers_of_their_own_are_damage(run, tmp_path, par
         command_of = {"now": (*run[1], "--out", folder, "--resume")}.get(part, ("gap", folder, "--weight-decay", "0.1"))
         status, out, said = command(*command_of)
         assert (status, out) == (2, "") and ("is no plain tensor" in said or "is far larger than" in said), (kind, said)
+
+
+def test_weights_of_another_shape_are_damage(run, tmp_path):
+    """`gap` takes them from the end of a run, which nobody compares with its network."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        point["final"] = {name: value.reshape(len(value), -1)[:, 0] for name, value in point["final"].items()}
+        put_checkpoint(path, point)
+    status, out, said = command("gap", folder, "--weight-decay", "0.1")
+    assert (status, out) == (2, "") and f"{folder}: the weights of the run have the shapes" in said
+
+
+def test_many_views_of_a_few_numbers_are_damage(run, tmp_path):
+    """Each was allowed half a gigabyte."""
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    for path in folder.glob("checkpoint-*"):
+        point = runs._read_checkpoint(path)
+        view = torch.zeros(1, dtype=torch.float32).expand(2, 10**6)
+        put_checkpoint(path, point | {"final": point["final"] | {f"more{k}": view for k in range(30)}})
+    status, out, said = command("plot", folder, "--out", tmp_path / "p.png")
+    assert (status, out) == (2, "") and "is far larger than what it holds" in said
+
+
+def test_points_that_are_none_are_said_to_be_of_the_run(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run[0], folder)
+    with np.load(folder / "data.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    arrays["X"][0, 0] = np.nan
+    np.savez(folder / "data.npz", **arrays)
+    for words in (("gap", folder, "--weight-decay", "0.1"), ("report", folder, "--out", tmp_path / "r.html")):
+        status, out, said = command(*words)
+        assert (status, out) == (2, "") and f"{folder / 'data.npz'} is damaged" in said

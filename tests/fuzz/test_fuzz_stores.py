@@ -153,6 +153,22 @@ def test_going_on_in_a_damaged_store(results, tmp_path):
     assert ended
 
 
+@pytest.mark.parametrize("harm", ["text", "rowid"])
+def test_a_page_says_which_store_is_damaged(results, tmp_path, harm):
+    """Its sentence was that of a query, which nobody had asked."""
+    folder = tmp_path / "results"
+    shutil.copytree(results, folder)
+    with sqlite3.connect(folder / "results.sqlite") as db:
+        if harm == "text":
+            db.execute("update runs set version = cast(x'ff' as text)")
+        else:
+            db.execute("drop table sweeps")
+            db.execute("create table sweeps (plan text primary key) without rowid")
+    db.close()
+    status, out, said = command("report", folder, "--out", tmp_path / "r.html")
+    assert (status, out) == (2, "") and f"widemargin: {folder}: the query failed" in said
+
+
 def test_any_sql(results):
     rng = draw("sql")
     words = ["select", "*", "from", "runs", "where", "x", "=", "1", "(", ")", "median(", "stdev(", "exp(", "pow(", "'", '"', ";",

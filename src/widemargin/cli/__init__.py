@@ -37,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parser().parse_args(argv)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*What would help:")  # commands print it themselves, in their own words
+            # numpy and Python about heads of arrays: of Python 2, and damaged ones
+            warnings.filterwarnings("ignore", "Reading `.npy`")
+            warnings.filterwarnings("ignore", category=SyntaxWarning)
             status = options.run(options)
         sys.stdout.flush()
         return status

@@ -18,7 +18,7 @@ from widemargin.json_values import plain_json
 from widemargin.types import CONVENTIONS, Dataset, InputError, check_device, write_atomically
 
 from .margin import advised, save_certificate, save_each, save_paths
-from .models import is_run, state_dict, trained
+from .models import is_run, network, trained
 from .options import (
     INTERRUPTED,
     Command,
@@ -211,7 +211,7 @@ def gap(options: argparse.Namespace) -> int:
         options.loss = options.loss or loss
     else:
         options.loss = options.loss or "logistic"
-        model, data = state_dict(options.model), prepared(_read(options.data, options.label, options.loss), options)
+        model, data = network(options.model), prepared(_read(options.data, options.label, options.loss), options)
     from widemargin import optima
 
     with use_threads(options.threads), solver_progress("gap") as report:

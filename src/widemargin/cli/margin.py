@@ -21,7 +21,7 @@ from widemargin.kinds import KINDS as ROWS
 from widemargin.kinds import MATRIX_NORMS, OFFERED, SEVERAL, VECTOR_NORMS, Kind
 from widemargin.types import CONVENTIONS, Certificate, Dataset, InputError, check_device, neurons
 
-from .models import is_run, state_dict, trained
+from .models import is_run, network, trained
 from .options import (
     INTERRUPTED,
     Command,
@@ -134,7 +134,7 @@ def _of_model(options: argparse.Namespace, run: bool) -> int:
     elif options.data is None:
         raise InputError("there is no DATA; give the file or the spec that the network was trained on")
     else:
-        model = state_dict(options.model)
+        model = network(options.model)
     if options.data is not None:
         data = prepared(_load(options.data, options.label, options.multiclass), options)
     from widemargin import margins

@@ -18,6 +18,18 @@ from .options import legal
 MOST = 2**31  # bytes of a model
 
 
+def network(name: str) -> Mapping[str, Any]:
+    """The weights of a two-layer network in a file."""
+    from widemargin.margins.models import layers
+
+    state = state_dict(name)
+    try:
+        layers(state)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    return state
+
+
 def state_dict(name: str) -> Mapping[str, Any]:
     """The weights in a file, read without running anything that is in it."""
     try:

@@ -307,7 +307,10 @@ def _mark(file: IO[str]) -> str:
     """What separates the columns: a comma, and where the first line has none a semicolon or a tab."""
     first = next((line for line in iter(file.readline, "") if line.strip()), "")
     file.seek(0)
-    return next((mark for mark in MARKS if len(next(csv.reader([first], delimiter=mark), ())) > 1), ",")
+    return next(
+        (mark for mark in MARKS if len(next(csv.reader([first[: csv.field_size_limit()]], delimiter=mark), ())) > 1),
+        ",",
+    )
 
 
 def _decimal(cell: str) -> str:

@@ -32,6 +32,7 @@ from widemargin.disk import (
     as_folder,
     check_archive,
     check_sums,
+    fits_memory,
     identity,
     make_folders,
     open_lock,
@@ -71,7 +72,6 @@ FORMERLY = {  # what classes of rules were called when a folder was written
     "PerturbedWGF": "PerturbedWassersteinFlow",
 }
 
-VIEW = 1 << 26  # numbers that a tensor in a checkpoint may show, whatever it holds
 MOST = 1 << 34  # bytes of a checkpoint, of the data or of a part of the records
 STATUSES = ("running", "finished", "reached", "diverged")
 
@@ -106,8 +106,6 @@ def _tensor(value: Any, where: str) -> None:
     # Sparse ones, those of several others, and those of the device "meta", which hold no numbers.
     plain = value.layout == torch.strided and not value.is_nested and value.device.type == "cpu"
     need(plain, where, "is no plain tensor")
-    # A view of one number may be of any shape.
-    need(value.numel() <= VIEW + value.untyped_storage().nbytes(), where, "is far larger than what it holds")
     need(value.dtype in (torch.float64, torch.float32, torch.int64, torch.int32, torch.int8, torch.bool, torch.uint8),
          where, f"holds {value.dtype}")  # fmt: skip
 
@@ -377,7 +375,7 @@ def _whole(path: Path, can: str) -> Iterator[None]:
     """What does not have its form, as one sentence; `can` says what can still be done."""
     try:
         yield
-    except Misfit as error:
+    except (Misfit, InputError) as error:
         raise InputError(f"{path} is damaged ({error}); {can}") from None
 
 
@@ -439,8 +437,7 @@ def load_data(folder: str | os.PathLike[str]) -> list[Dataset]:
         need(
             len(arrays["X"]) == len(arrays["y"]) == len(kept["names"]), "X", f"does not have {len(kept['names'])} sets"
         )
-    sets = [Dataset(X, y, name) for X, y, name in zip(arrays["X"], arrays["y"], kept["names"])]
-    with _whole(file, can):
+        sets = [Dataset(X, y, name) for X, y, name in zip(arrays["X"], arrays["y"], kept["names"])]
         need([data.sha256() for data in sets] == kept["sha256"], "X, y:", "these are not the points of the run")
         features, own = config["net"].get("d"), sets[0].d + int(config["bias"])
         need(features in (None, own), "X", f"has {own} features, and the network takes {features}")
@@ -536,9 +533,17 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
         raise Misfit(f"no tensors: {' '.join(str(error).split())[:80] or type(error).__name__}") from None
     try:
         POINT(point, "")
+        need(fits_memory(_taken(point), len(raw)), "a tensor", "is far larger than what it holds")
     except RecursionError:
         raise Misfit("it has objects within objects, too deep to be read") from None
     return point
+
+
+def _taken(value: Any) -> int:
+    """Bytes of the tensors in a checkpoint as numbers: a view of one number may be of any shape."""
+    if isinstance(value, torch.Tensor):
+        return 8 * value.numel()
+    return sum(map(_taken, value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()))
 
 
 def _of_trials(point: Mapping[str, Any], trials: int) -> None:

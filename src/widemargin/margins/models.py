@@ -180,6 +180,8 @@ def of_run(run: Trajectory, trial: int) -> Layers:
     whole = isinstance(trial, int | np.integer) and not isinstance(trial, bool)
     if not whole or not 0 <= trial < len(a):
         raise InputError(f"the run has the trials 0 to {len(a) - 1}, so there is no trial {show(trial)}")
+    if a.ndim != 2 or V.ndim != 3:
+        raise InputError(f"the weights of the run have the shapes {a.shape} and {V.shape}; train it again")
     bias = bool(run.config["bias"])
     W, b = (V[trial, :, :-1], V[trial, :, -1]) if bias else (V[trial], None)
     return _checked(W, b, a[trial][None], None)

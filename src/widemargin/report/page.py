@@ -168,7 +168,8 @@ def build(
             yield
         except InputError as error:
             if not entry.inside:
-                raise
+                path = entry.what if isinstance(entry.what, Path) else None
+                raise error if path is None or str(path) in str(error) else InputError(f"{path}: {error}") from None
             del sections[before:]
             new(entry.kind, f"{entry.what.name} is not shown: {error}")
             refused.append(error)

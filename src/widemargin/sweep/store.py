@@ -615,9 +615,9 @@ def _folder(folder: Any) -> Path:
 
 def _check_tables(db: sqlite3.Connection, path: Path) -> None:
     """An InputError where a table of ours is none: a view could ask for anything, and take for ever."""
-    kinds = {
-        name: (kind, sql) for kind, name, sql in db.execute("select type, name, substr(sql, 1, 100) from sqlite_master")
-    }
+    # In SQL upper and lower case are one.
+    rows = db.execute("select type, lower(name), substr(sql, 1, 100) from sqlite_master")
+    kinds = {name: (kind, sql) for kind, name, sql in rows}
     there = [name for name in TABLES if name in kinds or name in ("meta", "runs")]  # of old stores some have not all
     for name in there:
         kind, sql = kinds.get(name, ("", ""))
