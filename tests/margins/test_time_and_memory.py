@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
 import time
 import tracemalloc
@@ -115,6 +117,19 @@ def test_wide_networks_in_turns(activation, monkeypatch):
     assert parts.stats["turns"] >= 1
     assert parts.lower <= whole.upper and whole.lower <= parts.upper
     assert parts.verify(data).ok
+
+
+@pytest.mark.parametrize("ended", ["time-limit", "stalled"])
+def test_turns_that_bring_nothing_as_each_had_too_little_time_are_no_stall(ended, monkeypatch):
+    """Bounds that were far apart after 1.7 of 2 s were called stalled, and a longer limit no help: it halved the gap."""
+    monkeypatch.setattr(turns, "START", 20)
+    door = enter(noise(60, 3, seed=1), ReLU(bias=False), 1e-9, None)
+
+    def solve(part, seconds):
+        return dataclasses.replace(margins.f1(part, tol=0.9), status=ended)
+
+    cert = turns.in_turns(door, 20, solve, functools.partial(wide_networks.network_margins, door))
+    assert cert.status == ended and cert.gap > 0
 
 
 def test_classes_in_turns(monkeypatch):
