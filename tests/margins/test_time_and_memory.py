@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import signal
+import threading
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -638,3 +640,36 @@ def test_arcs_are_not_listed_where_there_is_no_time_for_them(monkeypatch, severa
     loss = "squared" if several_values else "cross-entropy"
     cert = optima.f1(data, loss=loss, weight_decay=0.01, time_limit=0.3)
     assert 0 < cert.lower < cert.upper and cert.verify(data).ok
+
+
+def test_ctrl_c_in_a_cone_program_is_heard_at_once(monkeypatch):
+    """One of ten classes of digits was at it for 47 s more: in code of Rust nothing hears a signal."""
+    import clarabel
+
+    begun, end = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self, *program):
+            self.program = program
+
+        def solve(self):
+            begun.set()
+            end.wait()
+            if not self.program:
+                raise ValueError("of the solver")
+            return self.program
+
+    monkeypatch.setattr(clarabel, "DefaultSolver", Slow)
+    monkeypatch.setattr(programs, "AWAITED", 0.01)
+
+    def press():
+        begun.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        programs.solve_cones(1, 2)
+    end.set()
+    assert programs.solve_cones(1, 2) == (1, 2)
+    with pytest.raises(ValueError, match="of the solver"):
+        programs.solve_cones()
