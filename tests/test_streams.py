@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import widemargin
 from test_cli import SMALL, run
 from widemargin import __main__ as door
+from widemargin import cli
 from widemargin.sweep import Run, Store
 from widemargin.verify import __main__ as checker
 
@@ -247,3 +249,13 @@ def test_csv_steers_no_terminal_and_is_exact_elsewhere(tmp_path, monkeypatch):
     monkeypatch.setattr("widemargin.cli.sweep.is_terminal", lambda stream: True)
     out = run("query", tmp_path / "store", sql, "--csv")[1]
     assert "\x1b" not in out and "=1+1?]0;title??second, line" in out
+
+
+def test_demo_ends_at_ctrl_c_with_the_certificates_there_are(tmp_path, monkeypatch):
+    """It went on for 5 s, with pictures and a page of what there was."""
+    solve = cli.demo.solve
+    monkeypatch.setattr(cli.demo, "DEMO", SMALL)
+    monkeypatch.setattr(cli.demo, "solve", lambda *args: replace(solve(*args), status="interrupted"))
+    status, _, said = run("demo", "--out", tmp_path)
+    assert status == 130 and said.endswith("interrupted\n")
+    assert os.listdir(tmp_path) == ["f1.json.gz"]

@@ -248,7 +248,8 @@ def _needed(certificate: Mapping[str, Any]) -> tuple[str, ...]:
         return ("part", "transport") if kind == "ntk" else ()
     return {
         "linear": ("u",), "linear-multiclass": ("U",), "rf": ("directions", "a"), "f1-multiclass": ("theta", "outer"),
-        "collapse": ("beta", "signs"), "f2": ("alpha",), "ntk": ("part", "transport") + ("alpha",) * certificate["proved"],
+        "collapse": ("beta", "signs"), "f2": ("alpha",),
+        "ntk": ("part", "transport") + ("alpha",) * (certificate["bound"] != "confidence"),
     }.get(kind, ())  # fmt: skip
 
 

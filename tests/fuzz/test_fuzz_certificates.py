@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from harm import check_memory, command, draw, ends, harmed_bytes, harmed_value, share
 
-from widemargin import optima, report, verify
+from widemargin import margins, optima, report, verify
+from widemargin.data import load
 from widemargin.types import Certificate, Dataset, InputError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "verify"))
@@ -100,6 +101,16 @@ def test_a_name_that_no_file_can_have(made, tmp_path):
     payload, _ = made[0]
     (tmp_path / "c.json").write_text(json.dumps(seal(payload | {"data": {**payload["data"], "name": "a" * 3000}})))
     assert command("report", tmp_path / "c.json", "--out", tmp_path / "page.html")[0] == 0
+
+
+def test_a_sampled_margin_that_is_said_to_be_another(tmp_path):
+    """A page took it to have a function of the points, which needs weights, and ended in a KeyError."""
+    cert = margins.ntk(load("mt:d=2,n=10,seed=0"), samples=5000)
+    assert cert.bound == "confidence" and cert.lower > 0
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(seal(cert.payload() | {"bound": "dual"})))
+    status, _, said = command("report", path, "--out", tmp_path / "page.html")
+    assert status == 2 and "extra.alpha" in said
 
 
 def test_their_bytes(made, tmp_path):

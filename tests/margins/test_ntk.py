@@ -252,6 +252,14 @@ def test_what_a_certificate_says_and_that_it_can_be_repeated():
     assert hurried.status == "time-limit" and hurried.lower <= hurried.upper
 
 
+def test_more_points_than_a_sample_is_for_are_no_lack_of_time(monkeypatch):
+    """It said "stopped at the time limit" after a second of sixty, and asked for a longer one."""
+    monkeypatch.setattr("widemargin.margins.tangent_kernels.MOST_POINTS", 4)
+    certificate = ntk(noise(5, 3, seed=10))
+    assert certificate.status == "stalled" and "4 points at most" in certificate.reason and certificate.lower == 0
+    assert certificate.verify(noise(5, 3, seed=10)).ok
+
+
 @pytest.mark.parametrize("part", ["total", "outer", "inner"])
 def test_the_checker_refuses_changed_certificates(part: str):
     points = data.parity(d=4, n=10, seed=2, marginal="subset")

@@ -334,3 +334,13 @@ def test_l1_edge_cases():
     short = sample(25, 6, seed=35)
     stopped = min_norm_l1(short, time_limit=0.05)
     assert stopped.status == "time-limit" and 0 <= stopped.lower <= stopped.upper and stopped.verify(short)
+
+
+def test_a_time_limit_of_some_times_what_the_factorisation_takes_is_enough(monkeypatch):
+    """2000 points take a second, and some of them were left out where the limit was five."""
+    monkeypatch.setattr(
+        "widemargin.margins.regression.speed", lambda: 1e6
+    )  # of a machine on which 200 points take that of 60
+    points = np.random.default_rng(0).standard_normal((200, 8))
+    cert = min_norm_l2(Dataset(points, points[:, 0] ** 2), time_limit=60.0)
+    assert cert.status == "certified" and cert.upper < LARGEST

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+import signal
+import threading
 import time
 import tracemalloc
 from types import SimpleNamespace
@@ -115,6 +119,19 @@ def test_wide_networks_in_turns(activation, monkeypatch):
     assert parts.stats["turns"] >= 1
     assert parts.lower <= whole.upper and whole.lower <= parts.upper
     assert parts.verify(data).ok
+
+
+@pytest.mark.parametrize("ended", ["time-limit", "stalled"])
+def test_turns_that_bring_nothing_as_each_had_too_little_time_are_no_stall(ended, monkeypatch):
+    """Bounds that were far apart after 1.7 of 2 s were called stalled, and a longer limit no help: it halved the gap."""
+    monkeypatch.setattr(turns, "START", 20)
+    door = enter(noise(60, 3, seed=1), ReLU(bias=False), 1e-9, None)
+
+    def solve(part, seconds):
+        return dataclasses.replace(margins.f1(part, tol=0.9), status=ended)
+
+    cert = turns.in_turns(door, 20, solve, functools.partial(wide_networks.network_margins, door))
+    assert cert.status == ended and cert.gap > 0
 
 
 def test_classes_in_turns(monkeypatch):
@@ -623,3 +640,36 @@ def test_arcs_are_not_listed_where_there_is_no_time_for_them(monkeypatch, severa
     loss = "squared" if several_values else "cross-entropy"
     cert = optima.f1(data, loss=loss, weight_decay=0.01, time_limit=0.3)
     assert 0 < cert.lower < cert.upper and cert.verify(data).ok
+
+
+def test_ctrl_c_in_a_cone_program_is_heard_at_once(monkeypatch):
+    """One of ten classes of digits was at it for 47 s more: in code of Rust nothing hears a signal."""
+    import clarabel
+
+    begun, end = threading.Event(), threading.Event()
+
+    class Slow:
+        def __init__(self, *program):
+            self.program = program
+
+        def solve(self):
+            begun.set()
+            end.wait()
+            if not self.program:
+                raise ValueError("of the solver")
+            return self.program
+
+    monkeypatch.setattr(clarabel, "DefaultSolver", Slow)
+    monkeypatch.setattr(programs, "AWAITED", 0.01)
+
+    def press():
+        begun.wait()
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        programs.solve_cones(1, 2)
+    end.set()
+    assert programs.solve_cones(1, 2) == (1, 2)
+    with pytest.raises(ValueError, match="of the solver"):
+        programs.solve_cones()

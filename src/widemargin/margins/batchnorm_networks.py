@@ -110,7 +110,12 @@ def batchnorm(
         conflict = _at_the_mean(door, features)
 
     def solve(features: _Features, most: int) -> dict[str, _Part]:
-        return {name: _solve(features, scales[name], tol, conflict, most) for name in names}
+        parts: dict[str, _Part] = {}
+        for name in names:
+            if parts and parts[names[0]].stopped == "interrupted":  # the other part is not begun
+                features = replace(features, unknown=True)
+            parts[name] = _solve(features, scales[name], tol, conflict, most)
+        return parts
 
     size = _in_play(door, m)
     parts = solve(features, size)

@@ -14,14 +14,44 @@ solver also returns a q in the middle of the optimal face, which stabilises the 
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+AWAITED = 1.0  # seconds that a cone program which was interrupted may take to end by itself
 WRITING = 1.5e-7  # seconds for an entry of a program, to write it down
 SMALL = 100_000  # entries of a program that is begun whatever the time is
+
+
+def solve_cones(*program: Any) -> Any:
+    """The solution of a cone program, (P, q, A, b, cones, settings) of clarabel, in a thread of its own.
+
+    In its code nothing hears Ctrl-C, and a large program takes a minute. One that was interrupted ends at its own time limit.
+    """
+    import clarabel  # where used: the package must import on machines without it
+
+    found: list[Any] = []
+
+    def work() -> None:
+        try:
+            found.append(clarabel.DefaultSolver(*program).solve())
+        except BaseException as error:  # those of Rust are no Exception
+            found.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        thread.join()
+    except KeyboardInterrupt:
+        thread.join(AWAITED)  # else it might end while Python does
+        raise
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
 
 
 class ColumnLP:
@@ -210,7 +240,7 @@ def solve_patterns(
         clarabel.NonnegativeConeT(1 + K * k),
         *[clarabel.SecondOrderConeT(d + 1)] * K,
     ]
-    solution = clarabel.DefaultSolver(sparse.csc_matrix((columns, columns)), c, A, b, kinds, settings).solve()
+    solution = solve_cones(sparse.csc_matrix((columns, columns)), c, A, b, kinds, settings)
     x, z = np.array(solution.x), np.array(solution.z)
     q = z[:n] if interpolate else z[:n].clip(0)
     if not (np.isfinite(x).all() and np.isfinite(q).all() and q @ target > 0.5):
@@ -251,7 +281,7 @@ def solve_classes(
     settings.time_limit = max(time_limit, 0.1)
     settings.tol_gap_abs = settings.tol_gap_rel = 1e-9
     kinds = [clarabel.NonnegativeConeT(P + 1), *[clarabel.SecondOrderConeT(K + 1)] * m]
-    solution = clarabel.DefaultSolver(sparse.csc_matrix((len(c), len(c))), c, A, b, kinds, settings).solve()
+    solution = solve_cones(sparse.csc_matrix((len(c), len(c))), c, A, b, kinds, settings)
     x, z = np.array(solution.x), np.array(solution.z)[:P].clip(0)
     if not (np.isfinite(x).all() and np.isfinite(z).all() and z.sum() > 0.5):
         return np.zeros((m, K)), None

@@ -19,6 +19,7 @@ from ._sign_tree import NODES, TREE_DIMENSIONS, SignTree
 from .answers import solves
 from .door import EPS, Door, Late, Limits, Progress, Tell, check_count, check_seed, enter, twins
 from .pairs import NEAREST, Pairs, in_play, nearest
+from .programs import solve_cones
 
 FEW = 1000  # points that are judged whatever the clock says
 LOST_SQUARES = 1e-160  # distance whose square is lost
@@ -481,7 +482,7 @@ def _fantope(Z: np.ndarray, r: int, limits: Limits) -> tuple[np.ndarray, np.ndar
         clarabel.PSDTriangleConeT(s),
         clarabel.PSDTriangleConeT(s),
     ]
-    solution = clarabel.DefaultSolver(sparse.csc_matrix((p + 1, p + 1)), c, A, b, cones, settings).solve()
+    solution = solve_cones(sparse.csc_matrix((p + 1, p + 1)), c, A, b, cones, settings)
     x, weight = np.array(solution.x), np.array(solution.z)[1 : m + 1].clip(0)
     if not np.isfinite(x).all() or not np.isfinite(weight).all() or not weight.any():
         return None

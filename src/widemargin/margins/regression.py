@@ -209,7 +209,7 @@ def min_norm_l2(
     space = as_space(activation, bias=bias)
     activation = space.activation
     door = enter(data, space, tol, time_limit, progress, memory=memory, signs=False)
-    known, some = _known(door, lambda n: 6.0 * n**3, lambda n: 6.0 * n * n)
+    known, some = _known(door, lambda n: 1.5 * n**3, lambda n: 6.0 * n * n)
     whole_set = len(some) == len(known.free) and known.complete
     stats: dict[str, Any] = {"seconds": time.perf_counter() - door.started, "seed": None}
     if known.obstruction is not None:

@@ -177,7 +177,8 @@ def ntk(
     if samples is not None and samples > most:
         raise InputError(f"samples={samples} is too many for {whole.n} points; ask for at most {most}")
     if most < 2 or whole.n > MOST_POINTS:
-        return replace(above, reason=f"a sample is for {MOST_POINTS} points at most; the bound is that of transport l2")
+        reason = f"a sample is for {MOST_POINTS} points at most; the bound is that of transport l2"
+        return replace(above, status="stalled", reason=reason)
     drawn = door.limits.largest(2**25, lambda m: DRAWN * m, lambda m: 3.0 * m) // whole.D  # training samples
     if drawn < PILOT:
         return above

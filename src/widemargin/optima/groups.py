@@ -17,6 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from widemargin.margins.door import speed
+from widemargin.margins.programs import solve_cones
 
 from .outputs import Outputs
 
@@ -201,7 +202,7 @@ def _model(
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-11
     kinds = [clarabel.SecondOrderConeT(r + 1)] * m
     at = np.hstack([np.zeros((m, 1)), now[: m * r].reshape(m, r)]).ravel()
-    solution = clarabel.DefaultSolver(P, cost, cones, at, kinds, settings).solve()
+    solution = solve_cones(P, cost, cones, at, kinds, settings)
     solved = (units * (now + np.array(solution.x)[:size])).reshape(p, r) @ Q.T
     if not np.isfinite(solved).all():
         return None

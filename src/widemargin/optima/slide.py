@@ -21,6 +21,7 @@ import numpy as np
 from scipy import sparse
 
 from widemargin.margins.door import speed
+from widemargin.margins.programs import solve_cones
 
 from .losses import Loss
 from .master import Points
@@ -141,7 +142,7 @@ def _model(
     settings.time_limit = max(time_limit, LEAST)
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-10
     kinds = [clarabel.NonnegativeConeT(2 * q)] * (q > 0) + [clarabel.SecondOrderConeT(r + 1)] * K
-    solution = clarabel.DefaultSolver(P, cost, A, np.zeros(A.shape[0]), kinds, settings).solve()
+    solution = solve_cones(P, cost, A, np.zeros(A.shape[0]), kinds, settings)
     x = units * np.array(solution.x)[:m]
     if not np.isfinite(x).all():
         return None
