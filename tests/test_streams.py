@@ -218,6 +218,21 @@ def test_two_signals_while_modules_are_imported_are_one_line(monkeypatch):
     assert (said, ended.value.code) == (["interrupted"], 130)
 
 
+def test_a_library_that_still_computes_is_not_waited_for():
+    """It would come back to a Python that has ended, and abort with words of its own."""
+    program = f"""
+import atexit, signal, sys, threading, time
+import widemargin.__main__ as door
+from widemargin import cli
+atexit.register(print, "closed")
+threading.Thread(target=time.sleep, args=(600,), name={door.LEFT!r}).start()
+cli.main = lambda: signal.raise_signal(signal.SIGINT)
+sys.exit(door.main())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "closed\n", "interrupted\n")
+
+
 def test_the_checker_alone_is_interrupted_while_it_is_imported(tmp_path):
     """`python -m` imports its package before anything of it runs: Ctrl-C there ended in a traceback."""
     (tmp_path / "numpy.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")

@@ -7,6 +7,7 @@ closed) do what Ctrl-C does, with the status of their own: what is done is kept,
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import os
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 LEAST = 1 << 30  # bytes of addresses that libraries need: with less some of them end the process, in words of their own
+LEFT = "widemargin cones"  # a thread of `margins.programs.solve_cones`
 GRACE = 3.0  # seconds that a command has to end what it has begun, during which other signals change nothing
 
 
@@ -113,7 +115,23 @@ def main() -> int:
         for number in ours:
             signal.signal(number, signal.SIG_IGN if asked.came or number == signal.SIGINT else signal.SIG_DFL)
         gc.freeze()  # else Python looks through all of torch once more for what could be freed, a third of a second
-    return asked.status if status == INTERRUPTED else status
+    status = asked.status if status == INTERRUPTED else status
+    if asked.came:
+        _end_at_once(status)
+    return status
+
+
+def _end_at_once(status: int) -> None:
+    """Where a library still computes what was interrupted: it would come back to a Python that has ended, and abort."""
+    import atexit
+    import threading
+
+    if any(thread.name == LEFT for thread in threading.enumerate()):
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, OSError, ValueError):
+                stream.flush()
+        os._exit(status)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from numpy.testing import assert_array_equal
 import widemargin
 from checks import Clock, noise
 from widemargin import Dataset, InputError, kinds, margins, optima
+from widemargin.__main__ import LEFT
 from widemargin.cli.options import amount
 from widemargin.margins import (
     _relations,
@@ -653,6 +654,7 @@ def test_ctrl_c_in_a_cone_program_is_heard_at_once(monkeypatch):
             self.program = program
 
         def solve(self):
+            assert threading.current_thread().name == LEFT
             begun.set()
             end.wait()
             if not self.program:

@@ -42,7 +42,7 @@ def solve_cones(*program: Any) -> Any:
         except BaseException as error:  # those of Rust are no Exception
             found.append(error)
 
-    thread = threading.Thread(target=work, daemon=True)
+    thread = threading.Thread(target=work, name="widemargin cones", daemon=True)
     thread.start()
     try:
         thread.join()
