@@ -359,3 +359,14 @@ def test_nearly_equal_points_of_both_classes_and_no_ridge():
     line = np.random.default_rng(2).standard_normal((17, 1))
     model = MaxMarginClassifier("f2", ridge=1e-300).fit(line, np.where(line[:, 0] > np.median(line), "u", "v"))
     assert np.isfinite(model.decision_function(line)).all()
+
+
+@pytest.mark.parametrize("space", ["f1", "f2"])
+def test_targets_of_a_regressor_are_numbers(space):
+    """Truth values are 0 and 1, as elsewhere in scikit-learn: they were labels -1 and +1, as were words."""
+    points, truths = np.array([[0.0], [1.0], [2.0]]), np.array([False, True, False])
+    model = MinNormRegressor(space, bias=True).fit(points, truths)
+    assert_allclose(model.predict(points), truths, atol=1e-6)
+    assert model.score(points, truths) > 0.999
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        MinNormRegressor(space).fit(points, ["low", "high", "low"])
