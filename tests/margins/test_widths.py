@@ -175,3 +175,18 @@ def test_no_search_is_begun_where_the_time_is_over(monkeypatch):
     X = rng.standard_normal((100, 6))
     curve = width_margin_curve(X, np.where(X[:, 0] * X[:, 1] > 0, 1.0, -1.0), range(1, 60), time_limit=1.0)
     assert curve.saturated > 20 and all(limit > -0.05 for limit in asked)
+
+
+def test_ctrl_c_ends_the_search():
+    """It ended the first half of the work, and the second half went on."""
+    said = []
+
+    def progress(seconds, lower, upper, message):
+        said.append(message)
+        if lower > 0:
+            raise KeyboardInterrupt
+
+    curve = width_margin_curve(random_data(12, 2, 0), [1, 2, 3, 20], bias=True, time_limit=30, progress=progress)
+    assert curve.certificate.status == "interrupted" and not any(message.startswith("width") for message in said)
+    assert curve.saturated > 3 and curve.networks[:3] == (None, None, None)
+    assert (curve.lower[:3] == 0).all() and 0 < curve.lower[3] <= curve.upper

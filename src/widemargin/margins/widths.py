@@ -74,7 +74,8 @@ def width_margin_curve(
     searches from parts of that network, from the best narrower network and from random ones give lower bounds. Each
     search alternates between the activation patterns and the cone program of the best weights for them.
 
-    `progress(seconds, lower, upper, message)` is that of `f1`, in M1, and then called for every width.
+    `progress(seconds, lower, upper, message)` is that of `f1`, in M1, and then called for every width. Where Ctrl-C ends `f1`,
+    nothing is searched for fewer neurons.
 
     Reference: Wei, Lee, Liu and Ma (2019), Theorems 3.2 and 3.3.
 
@@ -99,16 +100,16 @@ def width_margin_curve(
     certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed, device=device, progress=progress)
     wide = None if certificate.primal is None else prune(certificate.primal, data)
     order = sorted({int(m) for m in widths})
-    reached: dict[int, tuple[float, Measure | None]] = {}
     saturated = 1 if wide is None else len(wide.mass)
     narrow = [m for m in order if m < saturated]
     best: tuple[float, Measure | None] = (0.0, None)
+    reached = dict.fromkeys(narrow, best)
     door = enter(data, ReLU(bias=bias), 0.5, None)
 
     def reached_by(measure: Measure | None) -> float:
         return max(HALF * float(network_margins(door, measure, slice(None)).min()), 0.0)
 
-    if wide is not None and narrow:
+    if wide is not None and narrow and certificate.status != "interrupted":
         search = _Search(door, wide, seed, open_limits(time_limit, None, started))
         for j, m in enumerate(narrow):
             now = time.perf_counter()
