@@ -135,7 +135,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         check_choice("space", self.space, ("f1", "f2"))
         check_positive("ridge", self.ridge)
         points, targets = checked(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
-        data = Dataset(points, column_or_1d(targets))
+        data = Dataset(points, column_or_1d(targets).astype(np.float64))
         self.certificate_ = self._solve(data)
         cert = self.certificate_
         unmet = cert.upper >= regression.LARGEST  # no function was found that meets all targets

@@ -66,7 +66,7 @@ def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Cer
             break
         if not cert.lower > 0:  # no network in its time: fewer points are easier
             if len(rows) <= FEWEST or stuck > PATIENCE:
-                status = _ended(cert)
+                status = "stalled" if cert.status != "time-limit" else "time-limit"
                 break
             order = np.argsort(-_weight(cert.dual), kind="stable")
             rows = _with_all(np.sort(rows[order[: len(rows) // 2]]), labels)
@@ -74,18 +74,13 @@ def in_turns(door: Door, most: int, solve: Callable[[Dataset, float | None], Cer
         below = np.setdiff1d(np.flatnonzero(margins < max(float(margins[rows].min()), 0.0)), rows)
         below = below[np.argsort(margins[below], kind="stable")]
         if (len(below) == 0 and cert.status != "time-limit") or stuck > PATIENCE:
-            status = _ended(cert)
+            status = "stalled"
             break
         kept = rows[np.argsort(-_weight(cert.dual), kind="stable")]
         count = int(min(most, max(GROW * len(rows), START)))
         join = below[: max(count - len(kept), count // 3)]
         rows = _with_all(np.sort(np.append(kept[: count - len(join)], join)), labels)
     return _together(door, best, network, lower, status, turns)
-
-
-def _ended(last: Certificate) -> str:
-    """How turns end that bring nothing: with more time they might, where the last one had too little."""
-    return "time-limit" if last.status == "time-limit" else "stalled"
 
 
 def _with_all(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
