@@ -330,3 +330,43 @@ def test_points_whose_sum_overflows_are_fitted_without_a_warning(estimator):
     X = np.array([[1.7e308, 1.0], [1.6e308, 0.0], [-1.7e308, 1.0], [-1.6e308, 0.0]] * 2)
     with suppress(InputError):  # one sentence is fine, too
         estimator(time_limit=0.5).fit(X, np.array([1, 1, 0, 0] * 2)).predict(X)
+
+
+@pytest.mark.parametrize("n", [5, 100])
+@pytest.mark.parametrize("ridge", [1e-12, 1e-16, 1e-300])
+def test_a_ridge_that_would_be_lost_in_rounding(ridge, n):
+    """It ended in LinAlgError, or in a warning, or the function had no digits: 400 points at 1e-12 were off by a tenth."""
+    rng = np.random.default_rng(0)
+    points, values = (
+        rng.integers(0, 3, (n, 2)).astype(float),
+        rng.standard_normal(n),
+    )  # equal points with different targets
+    usual, model = (MinNormRegressor("f2", ridge=size).fit(points, values) for size in (1e-8, ridge))
+    assert model.soft_
+    assert_allclose(model.predict(points), usual.predict(points), atol=0.02)
+    huge = MinNormRegressor("f2").fit(points, 1e300 * values)
+    assert_allclose(huge.predict(points), 1e300 * usual.predict(points), rtol=1e-6, atol=1e295)
+    labels = np.where(values > 0, 1, -1)
+    model = MaxMarginClassifier("f2", ridge=ridge).fit(points, labels)
+    assert model.soft_ and np.isfinite(model.decision_function(points)).all()
+
+
+def test_nearly_equal_points_of_both_classes_and_no_ridge():
+    """The norm of the function is nothing up to rounding: it was divided by, or had a root of a negative number."""
+    points = 1e-25 * (1 + 1e-15 * np.random.default_rng(0).standard_normal((9, 4)))
+    model = MaxMarginClassifier("f2", ridge=1e-300).fit(points, [1, 1, 1, 1, 1, -1, -1, -1, 1])
+    assert model.soft_ and np.isfinite(model.decision_function(points)).all()
+    line = np.random.default_rng(2).standard_normal((17, 1))
+    model = MaxMarginClassifier("f2", ridge=1e-300).fit(line, np.where(line[:, 0] > np.median(line), "u", "v"))
+    assert np.isfinite(model.decision_function(line)).all()
+
+
+@pytest.mark.parametrize("space", ["f1", "f2"])
+def test_targets_of_a_regressor_are_numbers(space):
+    """Truth values are 0 and 1, as elsewhere in scikit-learn: they were labels -1 and +1, as were words."""
+    points, truths = np.array([[0.0], [1.0], [2.0]]), np.array([False, True, False])
+    model = MinNormRegressor(space, bias=True).fit(points, truths)
+    assert_allclose(model.predict(points), truths, atol=1e-6)
+    assert model.score(points, truths) > 0.999
+    with pytest.raises(ValueError, match="could not convert string to float"):
+        MinNormRegressor(space).fit(points, ["low", "high", "low"])

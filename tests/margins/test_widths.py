@@ -1,4 +1,6 @@
 import time
+from fractions import Fraction
+from operator import mul
 from types import SimpleNamespace
 
 import numpy as np
@@ -145,6 +147,21 @@ def test_not_separable_and_bad_input():
             width_margin_curve(XOR, widths)
 
 
+@pytest.mark.parametrize(("base", "n", "d", "seed"), [(1e8, 8, 4, 6), (1e8, 8, 4, 0), (1e8, 10, 3, 1)])
+def test_a_margin_is_reached_in_spite_of_rounding(base: float, n: int, d: int, seed: int):
+    """Points far from the origin: the margin as floats have it was larger than that of the network."""
+    rng = np.random.default_rng(seed)
+    data = Dataset(base + rng.standard_normal((n, d)), np.where(np.arange(n) % 2, 1.0, -1.0))
+    curve = width_margin_curve(data, [3, n], time_limit=1.0)
+    assert curve.lower[-1] > 0
+    for value, network in zip(curve.lower, curve.networks):
+        if network is not None:
+            theta, mass = ([[Fraction(v) for v in row] for row in a] for a in (network.theta, network.mass[:, None]))
+            points = [[Fraction(v) for v in x] for x in data.X]
+            f = [sum(a * max(0, sum(map(mul, v, x))) for (a,), v in zip(mass, theta)) for x in points]
+            assert float(min(map(mul, map(int, data.y), f))) >= 2 * value * network.norm * (1 - 1e-14)
+
+
 def test_no_search_is_begun_where_the_time_is_over(monkeypatch):
     """60 widths of 300 points took 6 s where the limit was half a second: a cone program for each, whatever the time."""
     asked = []
@@ -158,3 +175,18 @@ def test_no_search_is_begun_where_the_time_is_over(monkeypatch):
     X = rng.standard_normal((100, 6))
     curve = width_margin_curve(X, np.where(X[:, 0] * X[:, 1] > 0, 1.0, -1.0), range(1, 60), time_limit=1.0)
     assert curve.saturated > 20 and all(limit > -0.05 for limit in asked)
+
+
+def test_ctrl_c_ends_the_search():
+    """It ended the first half of the work, and the second half went on."""
+    said = []
+
+    def progress(seconds, lower, upper, message):
+        said.append(message)
+        if lower > 0:
+            raise KeyboardInterrupt
+
+    curve = width_margin_curve(random_data(12, 2, 0), [1, 2, 3, 20], bias=True, time_limit=30, progress=progress)
+    assert curve.certificate.status == "interrupted" and not any(message.startswith("width") for message in said)
+    assert curve.saturated > 3 and curve.networks[:3] == (None, None, None)
+    assert (curve.lower[:3] == 0).all() and 0 < curve.lower[3] <= curve.upper

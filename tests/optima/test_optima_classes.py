@@ -13,6 +13,7 @@ from checks import repeated
 from widemargin import margins, optima
 from widemargin.optima import groups
 from widemargin.optima.outputs import ClassPoints, balanced
+from widemargin.pricing import several
 from widemargin.types import Certificate, Dataset, InputError
 
 MODES = (None, "free", "decayed")
@@ -129,6 +130,17 @@ def test_limits():
         assert above.verify(data).ok
         below = solve(data, 0.9 * top.lower, output_bias=mode, tol=1e-4)
         assert below.atoms > 0 and below.upper < above.upper * (1 - 1e-4)
+
+
+def test_entries_beside_a_diagonal_of_zeros():
+    """With tol=1e-300 searches met them: scaled by the diagonal they were infinite, and eigenvalues did not converge."""
+    a = np.array([1e200, -1e200, 1e10, 2.0, -0.4, -2.0])
+    C = np.array([[0.0, 1, 1], [1, 0, 1], [1, 1, 0]]) * a[:, None, None] + np.eye(3) * (np.abs(a) < 1e9)[:, None, None]
+    with np.errstate(over="ignore"):
+        assert [answer.tolist() for answer in several.copositive(C)] == [
+            [True, False, True, True, True, False],
+            [False, False, False, False, True, False],
+        ]
 
 
 @pytest.mark.slow

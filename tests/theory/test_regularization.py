@@ -224,6 +224,14 @@ def test_how_small_the_decay_must_be():
             shares = [reg.decayed_margin(decay * 10.0**k, 0.3, n, **keys).numbers["share"] for k in range(-40, 5)]
             assert all(one >= two for one, two in pairwise(shares)) and shares[0] < 1 / factor
     assert reg.decay_for_margin(0.999, 1.0, 20) == 0  # e^-3000
+    for loss, end in (
+        ("logistic", 0.5),
+        ("exp", 1.0),
+    ):  # one point: all or nothing, and at gamma / 2 the best network is 0
+        decay = reg.decay_for_margin(0.9, 1.0, 1, loss=loss)
+        assert_allclose(decay, end, rtol=1e-5)
+        for less in (1.0, 1 - 1e-9, 0.9):
+            assert reg.decayed_margin(less * decay, 1.0, 1, loss=loss).value >= 0.9
     assert_allclose(reg.decayed_margin(1e-300, 1.0, 2, factor=1.25).numbers["share"], 0.8, atol=3e-3)
     more = [reg.decayed_margin(1e-6, 1.0, 20, classes=k).value for k in (2, 3, 10)]
     assert more[0] > more[1] > more[2] > 0.5
@@ -262,6 +270,16 @@ def test_the_constants_of_the_rate_are_needed():
     worse = 0.3 * b
     factor = objective(worse) / objective(b)
     assert rate(n, factor) <= 2 * worse / (a + worse) < rate(n)
+
+
+def test_no_largest_margin_where_points_have_no_weight():
+    """The margins of the path are those of the other points, and may be larger: it was below them."""
+    points = Dataset([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.01]], [1, -1, -1])
+    best = margins.f1(points)
+    keys = {"output_bias": None, "weights": [1.0, 1.0, 0.0]}
+    along = reg.guaranteed_along(optima.path(points, [1e-3, 1e-6], **keys), best)
+    assert along.column("margin")[-1] > 2 * best.upper and "largest" not in along.names
+    assert (along.column("guaranteed") <= along.column("margin")).all()
 
 
 @repeated("loss, mode", [("logistic", None), ("exp", "free"), ("logistic", "decayed"), ("exp", None)], 0, 1)

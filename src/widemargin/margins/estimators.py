@@ -19,7 +19,7 @@ from widemargin.spaces import as_space, extend
 from widemargin.types import Certificate, Dataset, InputError, show
 
 from . import regression
-from .door import open_limits
+from .door import EPS, open_limits
 
 
 class Expansion:
@@ -55,8 +55,9 @@ class Expansion:
         return plain.kernel(self.points) if Z is None else plain.kernel(Z, self.points)
 
     def ridged(self, ridge: float) -> np.ndarray:
-        """k + ridge * (mean of its diagonal) * I."""
+        """k + ridge * (mean of its diagonal) * I, the ridge large enough for sums of its inverse to keep some digits."""
         k = self.kernel()
+        ridge = max(ridge, 1000 * EPS * len(k))
         return k + ridge * (float(k.diagonal().mean()) or 1.0) * np.eye(len(k))
 
     def __call__(self, X: np.ndarray) -> np.ndarray:
@@ -83,7 +84,8 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
     ridge : float
         Only used where no function interpolates (equal points with different targets, say) or none was found in time.
         Then f = sum_j b_j k(x_j, .) with b = (k + ridge * (mean of k's diagonal) * I)^-1 y, least squares with a small
-        ridge in f2; with equal points it passes near the mean of their targets. Of more points than
+        ridge in f2; with equal points it passes near the mean of their targets. A ridge below 1000 n EPS, EPS = 2.2e-16, would
+        be lost in rounding, and is that number. Of more points than
         `time_limit` or the memory have room for, some are taken.
 
     Attributes
@@ -133,7 +135,7 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         check_choice("space", self.space, ("f1", "f2"))
         check_positive("ridge", self.ridge)
         points, targets = checked(self, to_numpy(X), to_numpy(y), dtype=np.float64, y_numeric=True)
-        data = Dataset(points, column_or_1d(targets))
+        data = Dataset(points, column_or_1d(targets).astype(np.float64))
         self.certificate_ = self._solve(data)
         cert = self.certificate_
         unmet = cert.upper >= regression.LARGEST  # no function was found that meets all targets
@@ -148,7 +150,9 @@ class MinNormRegressor(RegressorMixin, BaseEstimator):
         if self.soft_:
             some = np.sort(np.random.default_rng(0).permutation(data.n)[: expansion.room(self.time_limit)])
             expansion.keep(some)
-            expansion.weights = linalg.solve(expansion.ridged(self.ridge), data.y[some], assume_a="pos")
+            expansion.power = math.frexp(float(np.abs(data.y).max()))[1]
+            y = np.ldexp(data.y[some], -expansion.power)
+            expansion.weights = linalg.solve(expansion.ridged(self.ridge), y, assume_a="pos")
         else:  # b scales like X^(-2 degree)
             expansion.weights = np.ldexp(self.certificate_.dual, 2 * expansion.degree * expansion.shift)
         return expansion

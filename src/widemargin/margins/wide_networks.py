@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,18 +99,17 @@ def f1(
     def part(some: Dataset, seconds: float | None) -> Certificate:
         return solve(enter(some, space, tol, seconds, memory=memory))
 
-    return turns.in_turns(door, most, part, partial(network_margins, door))
+    return turns.in_turns(door, most, part, lambda cert, block: network_margins(door, cert.primal, block))
 
 
-def network_margins(door: Door, cert: Certificate, block: slice) -> np.ndarray:
-    """At most the margins of a certificate's network at the points of a block, in the units of the data."""
-    primal = cert.primal
+def network_margins(door: Door, primal: Measure | None, block: slice) -> np.ndarray:
+    """At most the margins of a network at the points of a block, in the units of the data."""
     if primal is None:
         return np.zeros(len(door.y[block]))
     space, m = door.space, len(primal.mass)
     score = door.y[block] * (space.phi(door.X[block] @ primal.theta.T) @ primal.mass)
     error = 4 * space.degree * EPS * (door.X.shape[1] + m + 8) * door.size[block] ** space.degree
-    margins = (score - error * float(np.abs(primal.mass).sum())) / (primal.norm * (1 + 1e-14 * (8 + m**0.5)))
+    margins = (score - error * primal.norm) / (primal.norm * (1 + 1e-14 * (8 + m**0.5)))
     with np.errstate(over="ignore", under="ignore"):
         return np.asarray(np.ldexp(margins * (1 - 4 * EPS), door.shift * space.degree))
 

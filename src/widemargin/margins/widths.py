@@ -16,9 +16,9 @@ from widemargin.spaces import ReLU
 from widemargin.types import F1_CONVERSIONS, Certificate, Dataset, InputError, Measure
 
 from . import programs
-from .door import Limits, Progress, check_number, enter, open_limits
+from .door import Door, Limits, Progress, check_number, enter, open_limits
 from .engine import prune, threads
-from .wide_networks import f1
+from .wide_networks import f1, network_margins
 
 __all__ = ["WidthCurve", "prune", "width_margin_curve"]
 
@@ -74,7 +74,8 @@ def width_margin_curve(
     searches from parts of that network, from the best narrower network and from random ones give lower bounds. Each
     search alternates between the activation patterns and the cone program of the best weights for them.
 
-    `progress(seconds, lower, upper, message)` is that of `f1`, in M1, and then called for every width.
+    `progress(seconds, lower, upper, message)` is that of `f1`, in M1, and then called for every width. Where Ctrl-C ends `f1`,
+    nothing is searched for fewer neurons.
 
     Reference: Wei, Lee, Liu and Ma (2019), Theorems 3.2 and 3.3.
 
@@ -99,25 +100,29 @@ def width_margin_curve(
     certificate = f1(data, bias=bias, tol=tol, time_limit=time_limit / 2, seed=seed, device=device, progress=progress)
     wide = None if certificate.primal is None else prune(certificate.primal, data)
     order = sorted({int(m) for m in widths})
-    reached: dict[int, tuple[float, Measure | None]] = {}
     saturated = 1 if wide is None else len(wide.mass)
     narrow = [m for m in order if m < saturated]
     best: tuple[float, Measure | None] = (0.0, None)
-    if wide is not None and narrow:
-        limits = open_limits(time_limit, None, started)
-        search = _Search(data, bias, wide, seed, limits)
+    reached = dict.fromkeys(narrow, best)
+    door = enter(data, ReLU(bias=bias), 0.5, None)
+
+    def reached_by(measure: Measure | None) -> float:
+        return max(HALF * float(network_margins(door, measure, slice(None)).min()), 0.0)
+
+    if wide is not None and narrow and certificate.status != "interrupted":
+        search = _Search(door, wide, seed, open_limits(time_limit, None, started))
         for j, m in enumerate(narrow):
             now = time.perf_counter()
             with threads(1):
-                measure = search.run(m, best[1], now + max(limits.left(), 0.0) / (len(narrow) - j))
-            value = 0.0 if measure is None else HALF * measure.margin(data)
+                measure = search.run(m, best[1], now + max(search.limits.left(), 0.0) / (len(narrow) - j))
+            value = reached_by(measure)
             if value > best[0]:
                 best = value, measure
             reached[m] = best
             if progress is not None:
                 progress(time.perf_counter() - started, best[0] / HALF, certificate.upper, f"width {m}")
     if wide is not None:
-        top = (max(min(HALF * wide.margin(data), certificate.bounds("M2")[1]), 0.0), wide)
+        top = (min(reached_by(wide), certificate.bounds("M2")[1]), wide)
         best = max(best, top, key=lambda pair: pair[0])
     for m in order:
         reached.setdefault(m, best)
@@ -132,10 +137,10 @@ def width_margin_curve(
 class _Search:
     """Local searches over networks with few neurons, on scaled points in a basis of their span."""
 
-    def __init__(self, data: Dataset, bias: bool, wide: Measure, seed: int, limits: Limits):
-        self.limits, door = limits, enter(data, ReLU(bias=bias), 0.5, None)
+    def __init__(self, door: Door, wide: Measure, seed: int, limits: Limits):
+        self.limits = limits
         self.X, self.basis = reduce_rank(door.X / door.size.max())
-        self.y, self.bias, self.rng = door.y, bias, np.random.default_rng(seed)
+        self.y, self.bias, self.rng = door.y, door.bias, np.random.default_rng(seed)
         self.wide = wide.theta @ self.basis * np.abs(wide.mass)[:, None]  # (m, r)
         self.wide_signs = np.sign(wide.mass)
 

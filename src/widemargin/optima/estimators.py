@@ -313,7 +313,8 @@ class MaxMarginClassifier(ClassifierMixin, BaseEstimator):
     ridge : float
         For the other spaces and activations where the data cannot be separated, and for networks where none that
         separates was found in time. Then the decision function has a soft margin: squared slack, the same as the hard
-        margin of the kernel k + ridge * (mean of k's diagonal) * I, k the kernel of f2 (for f1 and f2) or the linear one.
+        margin of the kernel k + ridge * (mean of k's diagonal) * I, k the kernel of f2 (for f1 and f2) or the linear one; at
+        least 1000 n EPS, EPS = 2.2e-16, as less would be lost in rounding.
         Of more points than `time_limit` or the memory have room for, some are taken.
 
     Attributes

@@ -247,15 +247,17 @@ def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
 def copositive(C: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Whether a' C a >= 0 for all a >= 0 is shown for the matrices C (L, r, r): C, or C without its positive entries off
     the diagonal, is positive semidefinite; and whether it is C itself: s^2 W - B stays so where s grows, the other need not."""
-    diagonal = np.eye(C.shape[1], dtype=bool)
-    known = np.isfinite(C).all(axis=(1, 2))
-    C = np.where(known[:, None, None], C, 0.0)
     plain = np.einsum("lkk->lk", C).min(axis=1) >= 0
     size = np.sqrt(np.abs(np.einsum("lkk->lk", C)).clip(1e-300))
     C = C / (size[:, :, None] * size[:, None, :])
-    itself = np.linalg.eigvalsh(C)[:, 0] >= 0
-    good = itself | (np.linalg.eigvalsh(np.where(diagonal, C, C.clip(max=0)))[:, 0] >= 0)
-    return good & plain & known, itself & plain & known
+    itself = plain & semidefinite(C)
+    return itself | plain & semidefinite(np.where(np.eye(C.shape[1], dtype=bool), C, C.clip(max=0))), itself
+
+
+def semidefinite(C: np.ndarray) -> np.ndarray:
+    """Whether the matrices (L, r, r) are, as far as their eigenvalues say; those with entries beyond every double are not."""
+    known = np.isfinite(C).all(axis=(1, 2))
+    return known & (np.linalg.eigvalsh(np.where(known[:, None, None], C, 0.0))[:, 0] >= 0)
 
 
 def level(W: np.ndarray, B: np.ndarray) -> np.ndarray:

@@ -300,11 +300,13 @@ def decay_for_margin(
         least = math.log(n) + math.log(factor) + _log_least(u, loss, classes)
         return _log_least(u + math.log(n) - math.log(share), loss) - least
 
-    low, high = -1.0, 0.0
+    top = 0.0 if loss == "exp" else -math.log(2)  # from n decay/gamma = e^top on the best network of one point is 0
+    high = min(0.0, top - math.log(n)) - 1e-6  # less is lost in rounding, as phi* is flat there
+    low = high - 1.0
     while over(low) < 0:
         low *= 2
     if over(high) >= 0:
-        return gamma
+        return gamma * math.exp(high)
     u = float(optimize.brentq(over, low, high, xtol=1e-12))
     return math.exp(u + math.log(gamma)) if u + math.log(gamma) > -745 else 0.0
 
@@ -312,6 +314,7 @@ def decay_for_margin(
 def guaranteed_along(path: Path, best: Certificate) -> Path:
     """The path with the columns `guaranteed`, the margin that `decayed_margin` gives each network by its own certificate (the
     factor is upper/lower), and `largest`, the certified upper bound on the margin (of networks without an output bias).
+    `largest` is left out where points have weight 0, as the margins of a path are those of the others.
 
     `best` is the certificate of `margins.f1` on the same points, with a bias where the path has one.
 
@@ -334,15 +337,17 @@ def guaranteed_along(path: Path, best: Certificate) -> Path:
         raise InputError(f"guaranteed_along: MT's theorem is about the losses {' and '.join(TAILS)}, not {loss}")
     if not best.lower > 0:
         raise InputError(f"guaranteed_along: {best.data_name} has no certified margin, so that nothing is guaranteed")
+    largest = {"largest": [best.upper] * len(path)}
     if first.extra.get("weights") is not None:
         w = np.asarray(first.extra["weights"], dtype=np.float64)
         n = math.fsum(w) / float(w[w > 0].min())
+        largest = largest if w.all() else {}
 
     def guaranteed(decay: float, factor: float) -> float:
         return float(decayed_margin(decay, best.lower, n, factor=max(1.0, factor), loss=loss).value)
 
     margins = [guaranteed(p.weight_decay, p.upper / p.lower) if p.lower > 0 else -math.inf for p in path]
-    return path.beside(guaranteed=margins, largest=[best.upper] * len(path))
+    return path.beside(guaranteed=margins, **largest)
 
 
 # ---------------------------------------------------------------- the l1 - l2 gap
