@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import signal
 import threading
@@ -131,7 +130,7 @@ def test_turns_that_bring_nothing_as_each_had_too_little_time_are_no_stall(ended
     def solve(part, seconds):
         return dataclasses.replace(margins.f1(part, tol=0.9), status=ended)
 
-    cert = turns.in_turns(door, 20, solve, functools.partial(wide_networks.network_margins, door))
+    cert = turns.in_turns(door, 20, solve, lambda cert, at: wide_networks.network_margins(door, cert.primal, at))
     assert cert.status == ended and cert.gap > 0
 
 

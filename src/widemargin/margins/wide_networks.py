@@ -224,8 +224,9 @@ class Solver(Neurons):
 
     def norm_bound(self) -> Dual:
         q = self.balanced_weights()
-        upper = norm_bound(self.points.X0, self.weights(q), self.slope)
-        return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
+        return Dual(
+            norm_bound(self.points.X0, self.weights(q), self.slope), q, "norm", self.points, proof={"type": "norm"}
+        )
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
         """Margins at all points of sum_k s_k phi(W_k . x), from the definition; kept if the least is the best so far."""

@@ -103,6 +103,34 @@ def _circle(X: np.ndarray, c: np.ndarray) -> np.ndarray:
     return V[order[: _most(len(X))]]
 
 
+def best_of_arcs(X: np.ndarray, g: np.ndarray, most: int) -> tuple[np.ndarray, int]:
+    """For vectors g (n, K) and points X (n, 2): directions (`most`, 2) where |F| is largest, up to rounding, and how many arcs.
+
+    Arcs end where a point becomes active or inactive. On an arc |F(u)| = |M u| is largest at an end or at +- the top singular
+    vector of M, which sums along the circle give for all arcs.
+    """
+    on, K = g.any(axis=1) & X.any(axis=1), g.shape[1]
+    used = X[on]
+    angle = np.arctan2(used[:, 1], used[:, 0])
+    ends = np.concatenate([angle - np.pi / 2, angle + np.pi / 2, np.arange(4) * np.pi / 2]) % (2 * np.pi)
+    order = np.argsort(ends)
+    ends = ends[order]
+    after = np.append(ends[1:], ends[0] + 2 * np.pi)
+    middle = (ends + after) / 2
+    widest = int((after - ends).argmax())  # in its middle the active points are certain
+    pieces = (g[on][:, :, None] * used[:, None, :]).reshape(-1, 2 * K)  # (m, 2 K)
+    change = np.roll(np.concatenate([pieces, -pieces, np.zeros((4, 2 * K))])[order], -widest, axis=0)
+    change[0] = pieces[used @ [np.cos(middle[widest]), np.sin(middle[widest])] > 0].sum(axis=0)
+    M = np.roll(change.cumsum(axis=0), widest, axis=0).reshape(-1, K, 2)  # (arcs, K, 2)
+    gram = np.einsum("lkd,lke->lde", M, M)
+    turn = 0.5 * np.arctan2(2 * gram[:, 0, 1], gram[:, 0, 0] - gram[:, 1, 1])
+    turn = middle + (turn - middle + np.pi / 2) % np.pi - np.pi / 2  # of both, the one near the arc
+    at = np.concatenate([turn.clip(ends, after), ends])
+    V = np.column_stack([np.cos(at), np.sin(at)])
+    value = np.linalg.norm(np.einsum("lkd,ld->lk", np.concatenate([M, M]), V), axis=1)
+    return V[np.argsort(-value)[:most]], len(ends)
+
+
 def _lines(X: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Unit vectors U (m, 3), one for each line, and weights of a relu(v . u) + b relu(-v . u); the axes are the last three.
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from . import search, signs, writing
+from .enumeration import best_of_arcs
 from .moments import QUADRATIC_RANK
 from .points import Points
 
@@ -206,39 +207,16 @@ def norm(X: np.ndarray, g: np.ndarray) -> Proof:
 
 
 def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
-    """At most two dimensions: the maximum of |F|, and the best directions of arcs (arcs, D), best first.
-
-    Arcs end where a point becomes active or inactive. On an arc |F(u)| = |M u| is largest at an end or at +- the top singular
-    vector of M, which sums along the circle give for all arcs. The best of these are then compared to the last digit.
-    """
-    (n, D), K = X.shape, g.shape[1]
-    on = g.any(axis=1) & X.any(axis=1)
-    used = np.hstack([X[on], np.zeros((int(on.sum()), 2 - D))])
-    angle = np.arctan2(used[:, 1], used[:, 0])
-    ends = np.concatenate([angle - np.pi / 2, angle + np.pi / 2, np.arange(4) * np.pi / 2]) % (2 * np.pi)
-    order = np.argsort(ends)
-    ends = ends[order]
-    after = np.append(ends[1:], ends[0] + 2 * np.pi)
-    middle = (ends + after) / 2
-    widest = int((after - ends).argmax())  # in its middle the active points are certain
-    pieces = (g[on][:, :, None] * used[:, None, :]).reshape(-1, 2 * K)  # (m, 2 K)
-    change = np.roll(np.concatenate([pieces, -pieces, np.zeros((4, 2 * K))])[order], -widest, axis=0)
-    change[0] = pieces[used @ [math.cos(middle[widest]), math.sin(middle[widest])] > 0].sum(axis=0)
-    M = np.roll(change.cumsum(axis=0), widest, axis=0).reshape(-1, K, 2)  # (arcs, K, 2)
-    gram = np.einsum("lkd,lke->lde", M, M)
-    turn = 0.5 * np.arctan2(2 * gram[:, 0, 1], gram[:, 0, 0] - gram[:, 1, 1])
-    turn = middle + (turn - middle + np.pi / 2) % np.pi - np.pi / 2  # of both, the one near the arc
-    best = np.concatenate([turn.clip(ends, after), ends])
-    V = np.column_stack([np.cos(best), np.sin(best)])
-    about = np.linalg.norm(np.einsum("lkd,ld->lk", np.concatenate([M, M]), V), axis=1)
-    most = int(np.clip(ARC_NUMBERS / (max(n, 1) * K), *ARCS))
-    V = V[np.argsort(-about)[:most], :D]
-    V = V[np.linalg.norm(V, axis=1) > 0.5] if D == 1 else V
+    """At most two dimensions: the maximum of |F|, and the best directions of arcs (arcs, D), best first."""
+    n, D = X.shape
+    most = int(np.clip(ARC_NUMBERS / max(g.size, 1), *ARCS))
+    V, count = best_of_arcs(np.hstack([X, np.zeros((n, 2 - D))]), g, most)
+    V = V[:, :D] if D == 2 else V[np.abs(V[:, 0]) > 0.5, :1]
     value = values(X, g, V)
     order = np.argsort(-value)
     size = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
     upper = float(value[order[0]]) * (1 + 1e-11) + (1e-13 + 2e-15 * n) * size
-    return Proof(upper, g, "enumeration", {"type": "enumeration"}, len(ends)), V[order]
+    return Proof(upper, g, "enumeration", {"type": "enumeration"}, count), V[order]
 
 
 # --- quadratic bounds on simplicial cones -------------------------------------------------------------------------------
