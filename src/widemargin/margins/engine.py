@@ -24,6 +24,7 @@ from .door import EPS, LOST, Door, Progress, about, check_data, check_progress, 
 from .programs import ColumnLP
 
 LARGEST = float(np.finfo(np.float64).max)  # stands for no bound at all
+GRACE = 0.3  # seconds that a step which looks at no clock may go beyond the time limit
 TINY = 2e-15  # singular values below this, relative to the largest, count as zero
 
 
@@ -132,6 +133,11 @@ class Engine:
 
     def left(self) -> float:
         return self.door.deadline - time.perf_counter()
+
+    def affords(self, seconds: float) -> bool:
+        """Whether a step that looks at no clock, of about so many seconds, ends in time; what is left out is remembered."""
+        self.hurried = seconds > self.left() + GRACE
+        return not self.hurried
 
     def take_dual(self, dual: Any) -> None:
         """Keep the dual, an upper bound with what proves it, if it is the best."""

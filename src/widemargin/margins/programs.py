@@ -45,7 +45,8 @@ def solve_cones(*program: Any) -> Any:
     thread = threading.Thread(target=work, name="widemargin cones", daemon=True)
     thread.start()
     try:
-        thread.join()
+        while thread.is_alive():
+            thread.join(0.2)  # a signal that another thread was given is heard here only now and then
     except KeyboardInterrupt:
         thread.join(AWAITED)  # else it might end while Python does
         raise

@@ -40,7 +40,6 @@ START_ROWS, GROW_ROWS = 120, 60  # points in play at first, and how many may joi
 GROW_AT = 0.2  # of tol: how far below those in play a margin is worth a new point
 CLIMB = 6, 40  # largest rank for exact local maxima, and how many of the best starts
 CENTRE = 0.7  # weight of the best dual so far in the point where the LP phase prices
-GRACE = 0.3  # seconds that a complete list may take beyond the time limit
 
 
 @solves()
@@ -224,9 +223,8 @@ class Solver(Neurons):
 
     def norm_bound(self) -> Dual:
         q = self.balanced_weights()
-        return Dual(
-            norm_bound(self.points.X0, self.weights(q), self.slope), q, "norm", self.points, proof={"type": "norm"}
-        )
+        upper = norm_bound(self.points.X0, self.weights(q), self.slope)
+        return Dual(upper, q, "norm", self.points, proof={"type": "norm"})
 
     def offer_network(self, W: np.ndarray, signs: np.ndarray) -> np.ndarray:
         """Margins at all points of sum_k s_k phi(W_k . x), from the definition; kept if the least is the best so far."""
@@ -269,8 +267,7 @@ class Solver(Neurons):
     def search(self, q: np.ndarray, starts: int, most: int, steps: int = 40) -> tuple[float, int]:
         """Local searches on both sides: the best value found at q, and how many new patterns were taken."""
         if listed(self.points, q):
-            self.hurried = 2 * listing(self.points, q) > self.left() + GRACE
-            return (math.inf, 0) if self.hurried else self.exact_search(q, most)
+            return self.exact_search(q, most) if self.affords(2 * listing(self.points, q)) else (math.inf, 0)
         best, new = 0.0, 0
         Z = self.rng.standard_normal((starts, self.r))
         if self.whitening is not None:

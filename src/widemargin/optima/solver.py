@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from widemargin.margins.door import EPS, norm_bound
-from widemargin.margins.engine import Engine, Progress, prune_masses
+from widemargin.margins.engine import GRACE, Engine, Progress, prune_masses
 from widemargin.pricing import Priced, listed, listing, price, products, write
 from widemargin.pricing.points import Points as Priceable
 from widemargin.pricing.search import maxima
@@ -35,10 +35,7 @@ FEW = 200  # points up to which trees have all the time, and products none, wher
 ENOUGH = 0.01  # of the gap that a round of products must close for another, after the first three
 AGAIN = 3  # searches from other starts before a proof that takes long
 SLIDES = 6  # steps of the neurons in a round
-BEGIN, GRACE = (
-    1e-5,
-    0.3,
-)  # seconds for each entry of X that a proof of a side takes at the least; and how far it may go beyond
+BEGIN = 1e-5  # seconds for each entry of X that a proof of a side takes at the least
 
 
 @dataclass
@@ -280,8 +277,7 @@ class Solver(Engine):
         if self.blind:
             return 0.0
         if listed(self.where, c):
-            self.hurried = 2 * listing(self.where, c) > self.left() + GRACE
-            if self.hurried:
+            if not self.affords(2 * listing(self.where, c)):
                 return math.inf
             sides = tuple(self.price(c, s, known=0.0, tol=self.tol, seconds=0.0) for s in (1.0, -1.0))
             self.offer(c, sides)
