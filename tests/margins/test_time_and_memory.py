@@ -642,6 +642,17 @@ def test_arcs_are_not_listed_where_there_is_no_time_for_them(monkeypatch, severa
     assert 0 < cert.lower < cert.upper and cert.verify(data).ok
 
 
+def test_a_cone_program_without_room_for_a_thread(monkeypatch):
+    import clarabel
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(clarabel, "DefaultSolver", lambda *program: SimpleNamespace(solve=lambda: program))
+    assert programs.solve_cones(1, 2) == (1, 2)
+
+
 def test_ctrl_c_in_a_cone_program_is_heard_at_once(monkeypatch):
     """One of ten classes of digits was at it for 47 s more: in code of Rust nothing hears a signal."""
     import clarabel

@@ -43,7 +43,10 @@ def solve_cones(*program: Any) -> Any:
             found.append(error)
 
     thread = threading.Thread(target=work, name="widemargin cones", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # there is no room for one
+        work()
     try:
         while thread.is_alive():
             thread.join(0.2)  # a signal that another thread was given is heard here only now and then
