@@ -14,6 +14,7 @@ import torch
 from widemargin import Dataset, InputError, optima
 from widemargin import verify as exact
 from widemargin.cli import main
+from widemargin.optima import groups, outputs
 from widemargin.optima.master import l1_quadratic
 from widemargin.optima.problem import enter
 from widemargin.optima.wide_networks import solver
@@ -100,6 +101,20 @@ def test_no_step_where_floats_do_not_hold_the_model():
     for q in (np.array([np.nan, 1.0]), np.array([1e200, 1.0])):
         with np.errstate(all="ignore"):
             assert (l1_quadratic(H, q, np.array([1e200, 1.0]), x) == x).all()
+
+
+def test_no_step_where_every_class_is_sure():
+    """Outputs of 1e15 have no curvature left, and the step was measured by it: 0 divided."""
+    y = np.arange(9) % 3
+    points = outputs.ClassPoints(y, 3, np.ones(9), 1e-3, False, 0.0)
+    Z, A = np.eye(9), 1e15 * np.eye(3)[y]
+    for scale in (1.0, 1e-13):  # the losses are 0, and nearly
+        assert (
+            groups._model(points, Z, scale * A, np.zeros(3), scale * A, points.pull(scale * A), 0.0, 1.0) is None
+            or scale < 1
+        )
+        masses, b = groups.fit(points, Z, scale * A, np.zeros(3), 1.0)
+        assert np.isfinite(masses).all() and not b.any()
 
 
 def test_points_that_are_all_zero_have_slopes():

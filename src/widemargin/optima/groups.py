@@ -182,12 +182,17 @@ def _model(
         down[m] -= points.ridge * b @ Q
     # In units in which slopes and masses are about 1, and an output bias has a curvature of 1.
     force = max(points.lam, float(np.linalg.norm(down[:m], axis=1).max(initial=0.0)))
-    unit = max(float(np.linalg.norm(A, axis=1).max(initial=0.0)), force / float(H.diagonal().max()))
+    curved = float(H.diagonal().max())
+    if not curved > 0:  # every class is sure beyond all doubles
+        return None
+    unit = max(float(np.linalg.norm(A, axis=1).max(initial=0.0)), force / curved)
     scale = force * unit
     units = np.full(p * r, unit)
     if points.offset:
         units[m * r :] = np.sqrt(scale / H.diagonal()[m * r :].clip(1e-300))
     H = H * units * units[:, None] / scale
+    if not np.isfinite(H).all():
+        return None
     H[np.diag_indices_from(H)] += (1e-12 + damping) * H.diagonal().max()
     now = x.ravel() / units
     cost = np.append(-down.ravel() * units / scale, np.full(m, points.lam / force))  # in the step: nothing cancels
