@@ -14,7 +14,7 @@ import torch
 from widemargin import Dataset, InputError, optima
 from widemargin import verify as exact
 from widemargin.cli import main
-from widemargin.optima import groups, outputs
+from widemargin.optima import bounds, groups, losses, outputs
 from widemargin.optima.master import l1_quadratic
 from widemargin.optima.problem import enter
 from widemargin.optima.wide_networks import solver
@@ -101,6 +101,15 @@ def test_no_step_where_floats_do_not_hold_the_model():
     for q in (np.array([np.nan, 1.0]), np.array([1e200, 1.0])):
         with np.errstate(all="ignore"):
             assert (l1_quadratic(H, q, np.array([1e200, 1.0]), x) == x).all()
+
+
+def test_weights_whose_square_is_beyond_every_double():
+    """Of a network whose exponential loss is 1e304, with a decayed output bias: an OverflowError of Python."""
+    data = Dataset(np.eye(4), [1, -1, 1, -1])
+    points = enter(data, "exp", 1e-3, False, "decayed", None, 1e-3, None).points
+    assert (
+        points.ridge and bounds.dual_value(points, losses.LOSSES["exp"], np.array([-1e304, 0.1, 0.1, 0.1])) == -math.inf
+    )
 
 
 def test_no_step_where_every_class_is_sure():

@@ -40,7 +40,7 @@ def dual_below(points: Points, loss: Loss, c: np.ndarray, theta: float) -> float
         size = size + np.abs(np.log1p(-np.minimum(np.abs(s), 1 - EPS)))
     error = EPS * (32 * float(w @ size) + len(c) * float(np.abs(w * loss.dual(y, s)).sum()))
     # divided first, as the square of a tiny sum is 0
-    square = (total / math.sqrt(2 * points.ridge)) ** 2 * (1 + 32 * EPS) if points.ridge else 0.0
+    square = squared(total / math.sqrt(2 * points.ridge)) * (1 + 32 * EPS) if points.ridge else 0.0
     return math.fsum(w * loss.dual(y, s)) - error - square
 
 
@@ -53,4 +53,9 @@ def dual_value(points: Points, loss: Loss, c: np.ndarray) -> float:
     on = points.w > 0
     value = float(points.w[on] @ loss.dual(points.y[on], c[on] / points.w[on]))
     total = float(c.sum())
-    return value - ((total / math.sqrt(2 * points.ridge)) ** 2 if points.ridge else 0.0)
+    return value - (squared(total / math.sqrt(2 * points.ridge)) if points.ridge else 0.0)
+
+
+def squared(x: float) -> float:
+    """x^2, infinite where it is beyond every double: `**` raises an exception there."""
+    return x * x

@@ -18,7 +18,7 @@ from widemargin.spaces import ReLU
 from widemargin.types import Certificate, Dataset, InputError
 
 from . import problem
-from .bounds import dual_below, dual_value, power_of
+from .bounds import dual_below, dual_value, power_of, squared
 from .losses import Loss
 from .master import constant
 
@@ -173,7 +173,7 @@ class _Newton:
     def below(self, c: np.ndarray) -> float:
         """What the weights c prove, rounding included."""
         unit = 2.0 ** power_of(c)  # squares of tiny weights are 0
-        square = (math.sqrt(self.times(c / unit)[2] / (2 * self.lam)) * unit) ** 2 * (1 + 32 * EPS)
+        square = squared(math.sqrt(self.times(c / unit)[2] / (2 * self.lam)) * unit) * (1 + 32 * EPS)
         return dual_below(self.points, self.loss, c, 1.0) - square
 
     def keep(self, t: np.ndarray) -> None:
