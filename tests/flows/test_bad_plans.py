@@ -12,10 +12,12 @@ HUGE = 10**400
 ODD = [b"x", 1j, {"a": 1}, np.array([1, 2, 3]), np.array(5), torch.tensor([1.0, 2.0]), object(), DATA]
 
 
-def refused(ask, value):
+def refusal(ask, value):
+    """What is said of it, where that is one sentence that can be read; else nothing."""
     with pytest.raises(InputError) as caught:
         ask(value)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+    said = str(caught.value)
+    return said if "\n" not in said and len(said) < 300 else ""
 
 
 @pytest.mark.parametrize(
@@ -30,8 +32,9 @@ def refused(ask, value):
     ],
 )
 def test_arguments_of_train(name, values):
+    said = "out" if name == "keep" else name  # a plain value is the first field of `flows.Keep`
     for value in values:
-        refused(lambda value: flows.train(DATA, NET, flows.GD(), **{"stop": 2, name: value}), value)
+        assert said in refusal(lambda value: flows.train(DATA, NET, flows.GD(), **{"stop": 2, name: value}), value)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +51,9 @@ def test_arguments_of_train(name, values):
     ],
 )
 def test_fields_of_the_plan(part, field, values):
+    given = {"out": "run"} if part is flows.Keep else {}
     for value in values:
-        refused(lambda value: part(**{"out": "run"} | {field: value} if part is flows.Keep else {field: value}), value)
+        assert field in refusal(lambda value: part(**given | {field: value}), value)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +72,15 @@ def test_fields_of_the_plan(part, field, values):
 )
 def test_fields_of_rules(rule, field, values):
     for value in values:
-        refused(lambda value: flows.train(DATA, NET, rule(**{field: value}), stop=2), value)
+        assert field in refusal(lambda value: flows.train(DATA, NET, rule(**{field: value}), stop=2), value)
 
 
 def test_names_of_rules_and_times():
     for value in (3, HUGE, *ODD):
-        refused(flows.make_rule, value)
+        assert "algorithm" in refusal(flows.make_rule, value)
     for value in (b"x", {"a": 1}, 1j, ["a"]):
-        refused(lambda value: flows.train(DATA, NET, flows.GD(), stop=2, record=flows.Record(times=value)), value)
+        times = flows.Record(times=value)
+        assert "times" in refusal(lambda times: flows.train(DATA, NET, flows.GD(), stop=2, record=times), times)
 
 
 def test_numbers_of_trials_as_an_array():
@@ -105,4 +110,4 @@ def test_numbers_of_trials_as_an_array():
 )
 def test_arguments_of_the_parts_that_train_uses(ask, values):
     for value in values:
-        refused(ask, value)
+        assert refusal(ask, value)

@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from contextlib import suppress
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -328,8 +328,18 @@ def test_points_without_weight_are_not_kept():
 def test_points_whose_sum_overflows_are_fitted_without_a_warning(estimator):
     """scikit-learn adds them all up to find NaN, where infinity less infinity is one."""
     X = np.array([[1.7e308, 1.0], [1.6e308, 0.0], [-1.7e308, 1.0], [-1.6e308, 0.0]] * 2)
-    with suppress(InputError):  # one sentence is fine, too
-        estimator(time_limit=0.5).fit(X, np.array([1, 1, 0, 0] * 2)).predict(X)
+    said = ""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        try:
+            found = estimator(time_limit=0.5).fit(X, np.array([1, 1, 0, 0] * 2)).predict(X)
+        except InputError as error:  # of a decay
+            said = str(error)
+    assert not [each for each in heard if issubclass(each.category, RuntimeWarning)]
+    if estimator in (ReluNetClassifier, ReluNetRegressor):
+        assert "out of all proportion to the data" in said and "\n" not in said
+    else:
+        assert not said and ((found > 0.5) == (X[:, 0] > 0)).all()
 
 
 @pytest.mark.parametrize("n", [5, 100])

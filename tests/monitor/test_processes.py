@@ -166,8 +166,11 @@ def test_a_thread_that_cannot_start_is_tried_again(tmp_path, monkeypatch):
 
         patch.setattr(store.threading.Thread, "start", no_room)
         one.append([record(1)])
+        assert one.writer is not None and not one.writer.is_alive()
     one.append([record(2)])
+    assert one.writer.is_alive()
     wait_for(lambda: len(load(tmp_path)) == 2)  # before anybody has closed it
+    assert load(tmp_path)["step"].to_pylist() == [1, 2]
     one.close()
 
 

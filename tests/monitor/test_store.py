@@ -652,7 +652,10 @@ def test_asking_for_the_state_keeps_no_monitor_out(tmp_path):
     asking = (run / "lock").open("rb")
     fcntl.flock(asking, fcntl.LOCK_SH)
     threading.Timer(0.03, asking.close).start()
-    Store(run, CONFIG, resume=True).close()
+    one = Store(run, CONFIG, resume=True)
+    assert asking.closed and store.state(run) == "running"  # it has waited, and has the lock now
+    one.close()
+    assert store.state(run) == "ended"
 
 
 # ------------------------------------------------------------ small files, and what they would become
