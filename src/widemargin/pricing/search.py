@@ -15,7 +15,6 @@ STEPS = 26  # of `shortest`, whose numbers these are
 LEAST_COMPLEMENTARITY = 1e-15  # complementarity, relative to where it began, at which steps would only add rounding
 SHRINK = 0.1  # of the complementarity in a step
 INSIDE = 0.995  # of the way to the boundary
-AT_ONCE = 2**24  # numbers of directions at points in one array
 
 
 def maxima(
@@ -167,9 +166,3 @@ def shortest(
         g = linear + mul(b)
     better = g.norm(dim=1) < length
     return torch.clamp(torch.where(better[:, None], b, best), low, high)
-
-
-def blocks(count: int, n: int, most: int) -> list[slice]:
-    """Slices of `count` directions: `most` of them, or as many as may meet n points at once."""
-    step = max(1, min(most, AT_ONCE // max(n, 1)))
-    return [slice(at, at + step) for at in range(0, count, step)]

@@ -27,7 +27,8 @@ from .moments import QUADRATIC_RANK
 from .points import Points
 
 CONE_DIMENSIONS = 5  # dimensions up to which cones are tried
-ARCS, ARC_NUMBERS = (32, 1600), 2**24  # directions of arcs that are compared, and these times points times outputs
+ARCS = 32, 1600  # directions of arcs that are compared,
+AT_ONCE = 2**24  # and these times points times outputs; numbers of directions at points in one array
 COVER_OUTPUTS = 9  # dimensions of w up to which covers are tried
 # Seconds for one of the 2 r vertices and 2^r cones, by dimension r of w, that a cover begins with, and what a vertex takes more
 # for each entry of X.
@@ -112,7 +113,8 @@ def values(X: Array, g: Array, V: Array) -> Array:
     """|F(v)| / |v| of the rows of V."""
     xp = _room(V)
     size = xp.linalg.norm(V, axis=1).clip(1e-300)
-    parts = (V[part] for part in search.blocks(len(V), len(X), BLOCK))
+    step = max(1, min(BLOCK, AT_ONCE // max(len(X), 1)))
+    parts = (V[start : start + step] for start in range(0, len(V), step))
     return xp.concatenate([xp.linalg.norm((part @ X.T).clip(0) @ g, axis=1) for part in parts] or [size]) / size
 
 
@@ -209,9 +211,9 @@ def norm(X: np.ndarray, g: np.ndarray) -> Proof:
 def enumeration(X: np.ndarray, g: np.ndarray) -> tuple[Proof, np.ndarray]:
     """At most two dimensions: the maximum of |F|, and the best directions of arcs (arcs, D), best first."""
     n, D = X.shape
-    most = int(np.clip(ARC_NUMBERS / max(g.size, 1), *ARCS))
+    most = int(np.clip(AT_ONCE / max(g.size, 1), *ARCS))
     V, count = best_of_arcs(np.hstack([X, np.zeros((n, 2 - D))]), g, most)
-    V = V[:, :D] if D == 2 else V[np.abs(V[:, 0]) > 0.5, :1]
+    V = V if D == 2 else V[np.abs(V[:, 0]) > 0.5, :D]
     value = values(X, g, V)
     order = np.argsort(-value)
     size = float(np.linalg.norm(g, axis=1) @ np.linalg.norm(X, axis=1))
